@@ -209,7 +209,14 @@ class Collect(Command, frozen=True):
     name: bytes
 
 
-KeptCommand = Note | Adopt | Settle | Disown | Deposit | Collect
+class Announce(Struct, tag=True, array_like=True, frozen=True):
+    """Tell all others that announce something this, in words that are none of an engine's. Nothing: be told
+    which those are, and by them."""
+
+    what: bytes
+
+
+KeptCommand = Note | Adopt | Settle | Disown | Deposit | Collect | Announce
 AnyCommand = StreamCommand | TellBlocks | KeptCommand
 
 
@@ -421,6 +428,13 @@ class Collected(Struct, tag=True, array_like=True, frozen=True):
     what: bytes | None = None
 
 
+class Announced(Struct, tag=True, array_like=True, frozen=True):
+    """Another gateway, by its number here, tells this; or nothing, it is there; or None, it has gone."""
+
+    gateway: int
+    what: bytes | None
+
+
 class Hello(Struct, tag=True, array_like=True):
     """The first message up: what this engine serves."""
 
@@ -473,7 +487,7 @@ class Leaving(Struct, tag=True, array_like=True):
 
 
 # To commands, or to another gateway's, before any step.
-Answer = Adopted | Claimed | Kept | Moved | Deposited | Collected
+Answer = Adopted | Claimed | Kept | Moved | Deposited | Collected | Announced
 AnyMessage = Starting | Prepared | Hello | StepOutput | Answer | Failed | Leaving
 
 # -- down, where an engine listens: first of all ---------------------------------------------------

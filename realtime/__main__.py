@@ -52,7 +52,7 @@ from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import RefusalLog
 from realtime.observability.request_log import RequestLog
 from realtime.server import CLOSE_S, Server, let_finish
-from realtime.tenants.allowance import EVERYTHING, Allowance, default_share
+from realtime.tenants.allowance import Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
 from realtime.websocket.connection import ConnectionLimits
@@ -114,7 +114,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     agent = _agent(options)
     fleet = _fleet(options, models, served, observers, background)
     keyring = _keyring(options)
-    allowance = keyring.allowance if keyring else _everything
+    quotas = Quotas(keyring.allowance, share=_tenants_share(options)) if keyring else Quotas()
     hub = Hub(
         fleet.send,
         observers,
@@ -125,12 +125,12 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
         max_timeout_ms=int(options.max_timeout_s * 1000),
         stream_memory=options.stream_memory_mib << 20,
         total_stream_memory=options.total_stream_memory_mib << 20,
-        quotas=Quotas(allowance),
+        quotas=quotas,
         models=Models(_known(options, models)),
     )
     fleet.hub = hub
     kept = KeptModels(hub, served)
-    connections = OpenConnections(options.max_connections, options.connections_per_address or None, allowance)
+    connections = OpenConnections(options.max_connections, options.connections_per_address or None, quotas)
     ledger = WorkLedger()
     endpoints = Endpoints(
         hub,
@@ -203,7 +203,7 @@ def _cancelled_by_sigterm() -> Iterator[None]:
 
 def _keyring(options: Options) -> Keyring | None:
     try:
-        return Keyring(Path(options.keys_file), _tenants_share(options)) if options.keys_file else None
+        return Keyring(Path(options.keys_file)) if options.keys_file else None
     except KeyFileError as problem:
         raise StartupError(str(problem)) from None
 
@@ -220,10 +220,6 @@ def _tenants_share(options: Options) -> Allowance:
         max_streams=default_share(options.max_streams),
         max_connections=default_share(options.max_connections),
     )
-
-
-def _everything(tenant: str) -> Allowance:
-    return EVERYTHING
 
 
 def _traces() -> ExportedTraces:

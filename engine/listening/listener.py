@@ -80,6 +80,8 @@ class Listener:
         self._claims = Claims[Gateway]()
         self._deposits = Deposits()
         self._numbers = itertools.count()
+        self._announcing = dict[Gateway, int]()  # by which number others hear of each
+        self._announcing_numbers = itertools.count()
         self._unsaid = 0  # connections that were refused
         self._silent_until_s = 0.0
         self._leaving = False
@@ -168,7 +170,7 @@ class Listener:
                 return [command]
             case api.Submit():
                 return self._submit(gateway, command)
-            case api.Adopt() | api.Settle() | api.Deposit() | api.Collect():
+            case api.Adopt() | api.Settle() | api.Deposit() | api.Collect() | api.Announce():
                 self._do_here(gateway, command)
                 return []
             case api.Disown(stream=stream):
@@ -197,7 +199,11 @@ class Listener:
         self._owners[number] = Owner(gateway, submit.stream, kept)
         return [*before, replace(submit, stream=number, keep=None)]
 
-    def _do_here(self, gateway: Gateway, command: api.Adopt | api.Settle | api.Deposit | api.Collect) -> None:
+    def _do_here(
+        self,
+        gateway: Gateway,
+        command: api.Adopt | api.Settle | api.Deposit | api.Collect | api.Announce,
+    ) -> None:
         match command:
             case api.Adopt():
                 self._ask(gateway, command)
@@ -208,6 +214,17 @@ class Listener:
                 gateway.answer(api.Deposited(stream, kept))
             case api.Collect(stream=stream, name=name):
                 gateway.answer(api.Collected(stream, self._deposits.collect(name, time.monotonic())))
+            case api.Announce(what=what):
+                self._announce(gateway, what)
+
+    def _announce(self, gateway: Gateway, what: bytes | None) -> None:
+        if gateway not in self._announcing:
+            for number in self._announcing.values():
+                gateway.answer(api.Announced(number, b""))
+            self._announcing[gateway] = next(self._announcing_numbers)
+        for other in self._announcing:
+            if other is not gateway:
+                other.answer(api.Announced(self._announcing[gateway], what))
 
     def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
         if adopt.claims:
@@ -253,6 +270,9 @@ class Listener:
             orphans = [number for number in left if self._let_wait(number)]
             for key, claim in self._claims.leave(gateway):
                 self._next(key, claim)
+        if gateway in self._announcing:
+            self._announce(gateway, None)
+            del self._announcing[gateway]
         log.info(
             "a gateway is gone, and %d of its streams with it: %d wait for another",
             len(left) - len(orphans),

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 from msgspec import Struct
 
 from realtime.refusal import Refusal
-from realtime.tenants.allowance import EVERYTHING, Allowance, Holder
+from realtime.tenants.allowance import Holder
+from realtime.tenants.quota import Quotas
 from realtime.transport.awaited_connections import network_of
 
 A_WHILE_MS = 1000
@@ -34,14 +35,13 @@ class OpenConnections:
         self,
         limit: int,
         per_address: int | None = None,
-        allowance: Callable[[str], Allowance] = lambda tenant: EVERYTHING,
+        quotas: Quotas | None = None,
     ) -> None:
         self._limit = limit
         self._per_address = per_address
-        self._allowance = allowance
+        self._quotas = quotas or Quotas()
         self._connections: set[OpenConnection] = set()
         self._of_network: Counter[str] = Counter()  # counted as they come and go: there may be thousands
-        self._of_tenant: Counter[str] = Counter()
 
     @property
     def full(self) -> bool:
@@ -53,14 +53,14 @@ class OpenConnections:
         self._check(connection)
         self._connections.add(connection)
         self._of_network[connection.network] += 1
-        self._of_tenant[holder.tenant] += 1
+        self._quotas.take(holder.tenant, connections=1)
         return connection
 
     def close(self, connection: OpenConnection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
             _count_out(self._of_network, connection.network)
-            _count_out(self._of_tenant, connection.holder.tenant)
+            self._quotas.take(connection.holder.tenant, connections=-1)
 
     def matching(self, unwanted: Callable[[Holder], bool]) -> list[OpenConnection]:
         return [connection for connection in self._connections if unwanted(connection.holder)]
@@ -72,20 +72,13 @@ class OpenConnections:
                 f"The server's limit of {self._limit} connections is reached; try again later.",
                 retry_after_ms=A_WHILE_MS,
             )
-        self._check_share(self._of_network[new.network], self._per_address, "your address")
-        self._check_share(
-            self._of_tenant[new.holder.tenant],
-            self._allowance(new.holder.tenant).max_connections,
-            "your key's tenant",
-        )
-
-    def _check_share(self, there: int, limit: int | None, whose: str) -> None:
-        if limit is not None and there >= limit:
+        if self._per_address is not None and self._of_network[new.network] >= self._per_address:
             raise Refusal(
                 "rate_limited",
-                f"The limit of {limit} connections of {whose} is reached.",
+                f"The limit of {self._per_address} connections of your address is reached.",
                 retry_after_ms=A_WHILE_MS,
             )
+        self._quotas.check_connections(new.holder.tenant)
 
 
 def _count_out(counts: Counter[str], name: str) -> None:

@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, KeyFileUnreadableError, digest, read
-from realtime.tenants.allowance import Allowance, Holder
+from realtime.tenants.allowance import UNSAID, Allowance, Holder
 
 log = logging.getLogger(__name__)
 
@@ -19,10 +19,8 @@ Version = tuple[int, int, int] | None  # of a file: which, when written, how lar
 
 
 class Keyring:
-    def __init__(self, path: Path, default: Allowance | None = None) -> None:
-        """`default` holds for what the file does not say of a tenant. Raises KeyFileError: a server does not
-        start with keys that it cannot read."""
-        self._default = default or Allowance()
+    def __init__(self, path: Path) -> None:
+        """Raises KeyFileError: a server does not start with keys that it cannot read."""
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._version = _version(path)
@@ -45,7 +43,7 @@ class Keyring:
         return tenant in self._served
 
     def allowance(self, tenant: str) -> Allowance:
-        return self._tenants.get(tenant, self._default)
+        return self._tenants.get(tenant, UNSAID)
 
     def reload(self) -> None:
         """Read the file again, if it is another than the one that was read."""
@@ -69,9 +67,7 @@ class Keyring:
         self._reported = version, str(problem)
 
     def _use(self, file: KeyFile) -> None:
-        self._tenants = {
-            name: allowance.with_defaults(self._default) for name, allowance in file.tenants.items()
-        }
+        self._tenants = file.tenants
         self._holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
         self._served = {holder.tenant for holder in self._holders.values() if not holder.metrics}
 

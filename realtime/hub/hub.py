@@ -34,6 +34,7 @@ from realtime.hub.models import Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
+from realtime.hub.shares import Shares
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
@@ -98,6 +99,7 @@ class Hub:
         next_number = partial(next, itertools.count())
         self._keepers = Keepers(self.serving)
         self.deposits = Deposits(self.serving, next_number, self._clock)
+        self._shares = Shares(self.serving, self._quotas, self._call_later)
         self._adoptions = Adoptions(
             self._registry,
             self.serving,
@@ -212,12 +214,15 @@ class Hub:
     def receive_answer(self, number: int, answer: api.Answer) -> None:
         """What the engine of this number says of what it keeps, or was asked for."""
         engine = self.serving.engines[number]
-        if isinstance(answer, api.Deposited | api.Collected):
-            self.deposits.receive(engine, answer)
-            return
-        self._keepers.receive(engine, answer)
-        if isinstance(answer, api.Moved):
-            self._stream_moved(number, answer.stream)
+        match answer:
+            case api.Announced():
+                self._shares.receive(engine, answer)
+            case api.Deposited() | api.Collected():
+                self.deposits.receive(engine, answer)
+            case _:
+                self._keepers.receive(engine, answer)
+                if isinstance(answer, api.Moved):
+                    self._stream_moved(number, answer.stream)
 
     def _stream_moved(self, engine: int, number: int) -> None:
         """It is another gateway's now, to which its client has come."""
@@ -244,6 +249,7 @@ class Hub:
         """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
         streams may outlive us there."""
         self.serving.engine_ready(number, model, block, keeper=keeper)
+        self._shares.engine_ready(self.serving.engines[number])
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
@@ -252,10 +258,12 @@ class Hub:
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)
         self.serving.engine_lost(number, blameless=blameless)
+        self._shares.engine_lost(lost)
 
     def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
         read, who hear of it."""
+        self._shares.withdraw()
         for entry in list(self._registry.entries):
             reader = self._subscriptions.listener_of(entry.stream)
             if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 LOCAL = "local"  # everybody, while the server has no keys
 LOWEST, HIGHEST = -8, 8  # of a start's `priority`
@@ -20,8 +19,8 @@ Priority = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
 
 
 class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What one tenant may take, all its keys together; None is what the server leaves to each tenant, or else
-    without bounds.
+    """What one tenant may take, all its keys together, at all gateways that share engines; None is what each
+    server leaves to each tenant, or else without bounds.
 
     Nobody outranks other tenants unless that was allowed: priorities above 0 are not, by default.
     """
@@ -33,17 +32,15 @@ class Allowance(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     prefill_tokens: Count | None = None
     priority: tuple[Priority, Priority] = (LOWEST, 0)
 
+    @property
+    def has_limits(self) -> bool:
+        """Of its own, of what can be taken."""
+        rates = self.tokens_per_minute, self.loads_per_hour
+        return (self.max_streams, self.max_connections, self.prefill_tokens, *rates) != (None,) * 5
+
     def __post_init__(self) -> None:
         if self.priority[0] > self.priority[1]:
             raise ValueError("`priority` is its lowest value and then its highest")
-
-    def with_defaults(self, defaults: Allowance) -> Allowance:
-        """With another's number of streams and of connections where this says none."""
-        return replace(
-            self,
-            max_streams=self.max_streams or defaults.max_streams,
-            max_connections=self.max_connections or defaults.max_connections,
-        )
 
 
 def default_share(limit: int) -> int:
@@ -51,6 +48,7 @@ def default_share(limit: int) -> int:
     return max(1, limit // 2)
 
 
+UNSAID = Allowance()
 EVERYTHING = Allowance(priority=(LOWEST, HIGHEST))
 
 

@@ -6,7 +6,9 @@ until it may ask for more, by a start, an inject, or a resume of what was releas
 because one of its streams needs them are counted likewise. It knows tenants by name and their allowances, and
 no stream, no socket and no other tenant's affairs: a refusal speaks of the tenant's own.
 
-Where there are no keys everything is the same, with an allowance that has no bounds.
+What a tenant takes at other gateways counts as what it takes here, but for the share of this server that is
+left to whoever has no number of its own. Where there are no keys everything is the same, with an allowance
+that has no bounds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from midstream.protocol import Start
 from realtime.refusal import Refusal
@@ -51,12 +56,20 @@ class Rate:
         return self._bucket
 
 
-class TenantAccount:
-    """What one tenant takes at present."""
+class Taken(Struct, array_like=True):
+    """What a tenant takes at a gateway: at present, and in all since that began."""
 
+    streams: int = 0
+    connections: int = 0
+    waiting: int = 0  # prompt tokens of streams that the engine has not begun with
+    tokens: int = 0  # in all
+    loads: int = 0  # in all
+
+
+class TenantAccount:
     def __init__(self) -> None:
-        self.streams = 0
-        self.waiting = 0  # prompt tokens of streams that the engine has not begun with
+        self.here = Taken()
+        self.elsewhere = Taken()  # at all other gateways together
         self.tokens, self.loads = Rate(60), Rate(3600)
 
 
@@ -71,8 +84,9 @@ class StreamQuota:
 
     def prefill_begun(self) -> None:
         """The engine has begun with the prompt. Saying so again changes nothing."""
-        self._quotas.account(self._tenant).waiting -= self._waiting
-        self._waiting = 0
+        if self._waiting:
+            self._quotas.take(self._tenant, waiting=-self._waiting)
+            self._waiting = 0
 
     def count(self, tokens: int) -> None:
         """Tokens were decoded, put in, or computed again."""
@@ -87,30 +101,57 @@ class StreamQuota:
         if not self._ended:
             self._ended = True
             self.prefill_begun()
-            self._quotas.account(self._tenant).streams -= 1
+            self._quotas.take(self._tenant, streams=-1)
 
 
 class Quotas:
     def __init__(
         self,
-        allowance: Callable[[str], Allowance] = lambda tenant: EVERYTHING,
+        allowance: Callable[[str], Allowance] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        share: Allowance | None = None,
     ) -> None:
-        self._allowance = allowance
+        """`share`: how many streams and connections this server leaves to each tenant whose allowance has
+        no number of them."""
+        self.on_change: Callable[[], None] = _nothing  # somebody takes more or less here at present
+        self.on_spend: Callable[[], None] = _nothing  # or has taken more in all
+        self.are_bounded = allowance is not None  # or there is nothing that anybody could take too much of
+        self._allowance = allowance or _everything
+        self._share = share or Allowance()
         self._clock = clock
         self._accounts: dict[str, TenantAccount] = defaultdict(TenantAccount)
+        # Tenants who have limits of their own, since it was asked last.
+        self._changed: set[str] = set()
+        self._spent: set[str] = set()
 
     def check(self, tenant: str, start: Start) -> None:
         """Refuse what can be refused before the prompt is tokenized, which costs more than to say no."""
         allowance, account = self._allowance(tenant), self._accounts[tenant]
         _check_priority(start, allowance)
-        if allowance.max_streams is not None and account.streams >= allowance.max_streams:
+        most, there = allowance.max_streams, account.here.streams + account.elsewhere.streams
+        if most is None:
+            most, there = self._share.max_streams, account.here.streams
+        if most is not None and there >= most:
             raise Refusal(
                 "too_many_streams",
-                f"Your limit of {allowance.max_streams} unfinished streams is reached.",
+                f"Your limit of {most} unfinished streams is reached.",
                 retry_after_ms=A_WHILE_MS,
             )
         self.check_rate(tenant)
+
+    def check_connections(self, tenant: str) -> None:
+        """Refuse one more."""
+        most, account = self._allowance(tenant).max_connections, self._accounts[tenant]
+        there = account.here.connections + account.elsewhere.connections
+        if most is None:
+            most, there = self._share.max_connections, account.here.connections
+        if most is not None and there >= most:
+            raise Refusal(
+                "rate_limited",
+                f"The limit of {most} connections of your key's tenant is reached.",
+                retry_after_ms=A_WHILE_MS,
+            )
 
     def check_rate(self, tenant: str) -> None:
         """Refuse where a minute's tokens are taken."""
@@ -126,37 +167,99 @@ class Quotas:
 
     def count_load(self, tenant: str) -> None:
         self._accounts[tenant].loads.count(1, self._allowance(tenant).loads_per_hour, self._clock())
+        self.take(tenant, loads=1)
 
     def admit(self, tenant: str, start: Start, prompt_tokens: int) -> StreamQuota:
         """A quota for the stream, or the Refusal that says why there is none. The last thing to be asked
         before a stream is there: its quota must be told of the stream's end."""
         self.check(tenant, start)
         allowance, account = self._allowance(tenant), self._accounts[tenant]
-        most = allowance.prefill_tokens
+        most, waiting = allowance.prefill_tokens, account.here.waiting + account.elsewhere.waiting
         # A prompt that is longer than all that may wait can only wait alone; else it never could.
-        if most is not None and account.waiting and account.waiting + prompt_tokens > most:
+        if most is not None and waiting and waiting + prompt_tokens > most:
             raise Refusal(
                 "rate_limited",
-                f"{account.waiting} tokens of your prompts wait for the engine, and {prompt_tokens} more "
+                f"{waiting} tokens of your prompts wait for the engine, and {prompt_tokens} more "
                 f"would be beyond the {most} that may.",
                 retry_after_ms=A_WHILE_MS,
             )
-        account.streams += 1
-        account.waiting += prompt_tokens
+        self.take(tenant, streams=1, waiting=prompt_tokens)
         self.count(tenant, prompt_tokens)
         return StreamQuota(self, tenant, prompt_tokens)
 
     def take_over(self, tenant: str) -> StreamQuota:
         """For a stream that runs already."""
-        self._accounts[tenant].streams += 1
+        self.take(tenant, streams=1)
         return StreamQuota(self, tenant, 0)
-
-    def account(self, tenant: str) -> TenantAccount:
-        return self._accounts[tenant]
 
     def count(self, tenant: str, tokens: int) -> None:
         limit = self._allowance(tenant).tokens_per_minute
         self._accounts[tenant].tokens.count(tokens, limit, self._clock())
+        self.take(tenant, tokens=tokens)
+
+    def take(
+        self,
+        tenant: str,
+        *,
+        streams: int = 0,
+        connections: int = 0,
+        waiting: int = 0,
+        tokens: int = 0,
+        loads: int = 0,
+    ) -> None:
+        """It takes so much more here than before, or less."""
+        here = self._accounts[tenant].here
+        here.streams += streams
+        here.connections += connections
+        here.waiting += waiting
+        here.tokens += tokens
+        here.loads += loads
+        if not self._allowance(tenant).has_limits:
+            return
+        if tokens or loads:
+            self._spent.add(tenant)
+            self.on_spend()
+        if streams or connections or waiting:
+            self._changed.add(tenant)
+            self.on_change()
+
+    # -- over gateways ---------------------------------------------------------------------------
+
+    def taken(self) -> dict[str, Taken]:
+        """Here, by each tenant who has limits of its own."""
+        return self._here(tenant for tenant in self._accounts if self._allowance(tenant).has_limits)
+
+    def changed(self) -> dict[str, Taken]:
+        """By those who take more or less at present than when this was asked last."""
+        changed, self._changed = self._changed, set()
+        return self._here(changed)
+
+    def spent(self) -> dict[str, Taken]:
+        """By those who have taken more in all."""
+        spent, self._spent = self._spent, set()
+        return self._here(spent)
+
+    def _here(self, tenants: Iterable[str]) -> dict[str, Taken]:
+        return {tenant: replace(self._accounts[tenant].here) for tenant in tenants}
+
+    def take_elsewhere(self, tenant: str, before: Taken, now: Taken) -> None:
+        """What it takes at another gateway is this now, and was that before."""
+        account = self._accounts[tenant]
+        elsewhere = account.elsewhere
+        elsewhere.streams += now.streams - before.streams
+        elsewhere.connections += now.connections - before.connections
+        elsewhere.waiting += now.waiting - before.waiting
+        allowance, at = self._allowance(tenant), self._clock()
+        account.tokens.count(max(0, now.tokens - before.tokens), allowance.tokens_per_minute, at)
+        account.loads.count(max(0, now.loads - before.loads), allowance.loads_per_hour, at)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _everything(tenant: str) -> Allowance:
+    return EVERYTHING
 
 
 def _refuse_for(wait_s: float, limit: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import secrets
 import signal
 from contextlib import AsyncExitStack, redirect_stdout
 from http import HTTPStatus
@@ -25,9 +26,9 @@ GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
 LONG = "word " * 100
 
 
-def key(file: Path, tenant: str) -> str:
+def key(file: Path, *words: str) -> str:
     with redirect_stdout(StringIO()) as told:
-        assert keys(["add", tenant, "--file", str(file)], {}) == 0
+        assert keys(["add", *words, "--file", str(file)], {}) == 0
     return told.getvalue().strip()
 
 
@@ -55,6 +56,46 @@ async def test_a_tenant_finds_its_own_at_each_gateway_and_nobody_elses(tmp_path:
         assert await cached(bob, "the first of all at the other") == 0
         assert await cached(ann_again, "the second there") > 0
         assert await cached(ann, "again") > 0
+
+
+async def test_a_tenants_limits_hold_over_both_while_both_live(tmp_path: Path, serve: Serve) -> None:
+    file = tmp_path / "keys.toml"
+    ours = key(file, "ann", "--max-streams", "1")
+    async with (
+        gateways(tmp_path, serve, "--keys-file", str(file), engines=2) as (first, second),
+        client_of(first.url, **showing(ours)) as here,
+        client_of(second.url, **showing(ours)) as there,
+    ):
+        endless = await here.start("endless", params={"ignore_eos": True, "max_tokens": 100_000})
+        await endless.next("token")
+        await until_refused(there)
+        await endless.send("cancel")
+        await endless.rest()
+        await until_accepted(there)
+        endless = await here.start("again", params={"ignore_eos": True, "max_tokens": 100_000})
+        await endless.next("token")
+        await until_refused(there)
+        first.tell(signal.SIGKILL)
+        await until_accepted(there)
+
+
+async def until_refused(client: Client) -> None:
+    while await short_answer(client) != "too_many_streams":
+        pass
+
+
+async def until_accepted(client: Client) -> None:
+    while await short_answer(client) != "length":
+        pass
+
+
+async def short_answer(client: Client) -> str:
+    """Why it ended, or was refused."""
+    stream = await client.start_blindly(secrets.token_hex(4), params={"ignore_eos": True, "max_tokens": 1})
+    while (event := await stream.next())["type"] not in ("final", "error"):
+        pass
+    told: str = event["finish_reason"] if event["type"] == "final" else event["code"]
+    return told
 
 
 async def test_a_pages_secret_works_once_at_whichever_gateway_the_page_comes_to(

@@ -7,6 +7,7 @@ import pytest
 from realtime.access.connection_limits import OpenConnections
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Allowance, Holder
+from realtime.tenants.quota import Quotas
 
 
 def full(connections: OpenConnections, host: str, tenant: str) -> Refusal:
@@ -17,7 +18,7 @@ def full(connections: OpenConnections, host: str, tenant: str) -> Refusal:
 
 def test_connections_are_bounded_by_address_tenant_and_in_all() -> None:
     allowances = {"a": Allowance(max_connections=2)}
-    connections = OpenConnections(4, 3, lambda tenant: allowances.get(tenant, Allowance()))
+    connections = OpenConnections(4, 3, Quotas(lambda tenant: allowances.get(tenant, Allowance())))
     first, _ = (connections.open("1.1.1.1", Holder("a")) for _ in range(2))
     assert "your key's tenant" in full(connections, "2.2.2.2", "a").message
     connections.open("1.1.1.1", Holder("b"))

@@ -16,7 +16,7 @@ import pytest
 from realtime.access.key_file import HEADER, KeyFileError, digest, new_key, read
 from realtime.access.keyring import Keyring
 from realtime.keys_command import main
-from realtime.tenants.allowance import Allowance, Holder, default_share
+from realtime.tenants.allowance import Allowance, Holder
 
 Capture = pytest.CaptureFixture[str]
 DIGEST = "0" * 64
@@ -75,17 +75,6 @@ def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) 
         priority=(-2, 5),
     )
     assert ring.allowance("nobody") == Allowance()
-
-
-def test_what_the_file_does_not_say_of_a_tenant_is_what_the_server_leaves_to_each(
-    file: Path, capsys: Capture
-) -> None:
-    added(file, capsys, "alice", "--max-streams", "9")
-    added(file, capsys, "bob", "--tokens-per-minute", "5")
-    ring = Keyring(file, Allowance(max_streams=default_share(7), max_connections=default_share(1)))
-    assert ring.allowance("alice") == Allowance(max_streams=9, max_connections=1)
-    assert ring.allowance("bob") == Allowance(max_streams=3, max_connections=1, tokens_per_minute=5)
-    assert ring.allowance("nobody") == Allowance(max_streams=3, max_connections=1)
 
 
 def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:

@@ -760,6 +760,26 @@ def test_what_one_gateway_leaves_another_has_once(
     assert heard == [api.Collected(7), api.Collected(8, b"what"), api.Collected(9)]
 
 
+def test_who_announces_something_hears_of_all_others_that_do(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second, silent = (connect().join() for _ in range(3))
+    for gateway in (first, second, silent):
+        assert welcomed(gateway)
+    first.send([api.Announce(b"")])
+    first.send([api.Collect(1, b"name")])
+    assert first.hear() == api.Collected(1), "there is nobody yet"
+    second.send([api.Announce(b"")])
+    assert second.hear() == api.Announced(0, b"")
+    assert first.hear() == api.Announced(1, b"")
+    second.send([api.Announce(b"news")])
+    assert first.hear() == api.Announced(1, b"news")
+    second.close()
+    assert first.hear() == api.Announced(1, None)
+    silent.send([api.Collect(1, b"name")])
+    assert silent.hear() == api.Collected(1), "what concerns it, and nothing else"
+
+
 def test_a_stream_that_its_gateway_disowns_waits_for_another(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from midstream.protocol import Start
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Allowance
-from realtime.tenants.quota import Quotas, StreamQuota
+from realtime.tenants.quota import Quotas, StreamQuota, Taken
 
 
 class Hours:
@@ -83,8 +83,7 @@ def test_what_is_refused_takes_nothing() -> None:
     admitted(gate, prompt_tokens=90).prefill_begun()
     for _ in range(5):
         assert refused(gate, prompt_tokens=900).code == "too_many_streams"
-    assert gate.account("a").waiting == 0
-    assert gate.account("a").streams == 1
+    assert gate.taken()["a"] == Taken(streams=1, tokens=90)
 
 
 # -- tokens ----------------------------------------------------------------------------------------
