@@ -321,7 +321,7 @@ async def test_a_start_asked_for_meanwhile_waits(
     assert heard == names
 
 
-@pytest.mark.parametrize("code", ["draining", "overloaded", "too_many_streams"])
+@pytest.mark.parametrize("code", ["overloaded", "too_many_streams"])
 async def test_a_start_said_again_is_tried_while_there_is_time(
     server: FakeServer, client: midstream.Client, peer: Peer, code: str
 ) -> None:
@@ -334,6 +334,52 @@ async def test_a_start_said_again_is_tried_while_there_is_time(
     await pong(peer)
     await peer.accept_start()
     assert (await starting).state == "running"
+
+
+async def refuse_start(peer: Peer) -> str:
+    start = await peer.receive(Start)
+    await peer.send(error("draining", start.request_id, start.ref))
+    return start.request_id
+
+
+async def test_a_start_that_a_server_refuses_as_it_goes_is_said_to_the_next(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = [asyncio.create_task(client.start(prompt="Hi", request_id=name)) for name in "ab"]
+    refused = [await refuse_start(peer) for _ in starting]
+    await peer.socket.wait_closed()
+    peer = await reconnected(server, "s1")
+    assert [(await peer.accept_start()).request_id for _ in starting] == refused
+    assert [(await task).state for task in starting] == ["running"] * 2
+
+
+async def test_it_waits_for_streams_that_are_still_there(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+    await refuse_start(peer)
+    await peer.send(token(0, "a"))
+    assert await stream.next()
+    assert client.draining
+    assert not starting.done()
+    await peer.send(final("r", 1, "stop"))
+    peer = await reconnected(server, "s1")
+    assert (await peer.accept_start()).request_id == "next"
+    assert (await starting).state == "running"
+
+
+@pytest.mark.parametrize("reconnect_s", [0, 0.2])
+async def test_where_nobody_takes_it_in_time_it_is_refused(server: FakeServer, reconnect_s: float) -> None:
+    async with midstream.connect(server.url, reconnect_s=reconnect_s) as client:
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+        await refuse_start(peer)
+        with pytest.raises(midstream.Draining):
+            await starting
+        await peer.send(token(0, "a"))
+        assert await stream.next()
 
 
 async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None:

@@ -152,7 +152,10 @@ export class Session {
       if (restarting) this.#receiveRestarted(restarting, event);
       else this.#channels.receive(event);
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
-      if (event.type === "final") this.#pending.receiveFinal(event);
+      if (event.type === "final") {
+        this.#pending.receiveFinal(event);
+        this.#leaveIfIdle();
+      }
     }
   }
 
@@ -161,9 +164,32 @@ export class Session {
     const pending = this.#pending.get(event.ref);
     const taken = event.code === "request_taken" ? this.#channels.get(event.request_id) : null;
     if (taken) this.#fail(taken, fromEvent(event));
+    else if (pending?.frame.type === "start" && event.code === "draining" && this.#reconnectMs) this.#hold(pending, event);
     else if (pending?.backoff && event.retryable) this.#sendLater(pending, pending.backoff, event);
     // If nothing is pending, it is of a grant that crossed the stream's end, or a word before the server closes.
     else this.#pending.reject(event.ref, fromEvent(event));
+  }
+
+  // -- a server that goes away ----------------------------------------------------------------------------
+
+  /**
+   * It starts nothing new: the start waits for the next connection, as long as one would be sought.
+   * @param {PendingFrame} pending @param {ErrorEvent} why
+   */
+  #hold(pending, why) {
+    this.draining = true;
+    const channel = this.#channels.get(pending.requestId);
+    if (channel) channel.open = false;
+    pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
+    pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
+    this.#leaveIfIdle();
+  }
+
+  /** Where nothing but starts that wait for another connection would miss this one. */
+  #leaveIfIdle() {
+    const channels = this.#channels.all();
+    const waits = (/** @type {Channel} */ { requestId, open }) => !open && this.#pending.opening(requestId)?.held;
+    if (this.draining && channels.length && channels.every(waits)) this.#connection.leave();
   }
 
   // -- disconnected, and reconnected ----------------------------------------------------------------------

@@ -185,24 +185,58 @@ test("a start that had been heard after all is answered by what was missed", asy
   assert.equal(await pausing, 2);
 });
 
-for (const code of ["draining", "overloaded"]) {
-  test(`a start that is said again and is answered by ${code} is tried on`, async (t) => {
-    const { client, socket } = await connected(t);
-    const starting = client.start({ prompt: "Hi", request_id: "r" });
-    const next = await cutAndReconnect(socket);
-    const { ref } = socket.sent[0];
-    for (const tries of [2, 3]) {
-      sendError(next, { code, request_id: "r", ref, retryable: true, retry_after_ms: 1 });
-      await new Promise((resolve) => (next.send = (text) => resolve(next.sent.push(JSON.parse(text)))));
-      assert.deepEqual(next.sent[tries], socket.sent[0]);
-    }
-    next.receive({ ...started(), ref });
-    await starting;
-    const first = client.start({ prompt: "Hi" });
-    sendError(next, { code, ref: next.sent.at(-1).ref, retryable: true });
-    await assert.rejects(first, { code }, "one that was never sent before is the user's to try again");
+const DRAINING = { status: 503, code: "draining", message: "bye", retryable: true };
+
+test("a start that a server refuses as it goes is said to the next", async (t) => {
+  const { client, socket } = await connected(t);
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  sendError(socket, { ...DRAINING, request_id: "r", ref: socket.sent[0].ref });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(next.sent, [{ type: "replace", session_id: "s1" }, socket.sent[0]]);
+  next.receive({ ...started(), ref: socket.sent[0].ref });
+  assert.equal((await starting).model, "m");
+});
+
+test("it waits for streams that are still there", async (t) => {
+  const { client, socket, stream } = await running(t);
+  const starting = client.start({ prompt: "Hi", request_id: "next" });
+  const { ref } = socket.sent.at(-1);
+  sendError(socket, { ...DRAINING, request_id: "next", ref });
+  assert.deepEqual([client.draining, FakeSocket.last], [true, socket]);
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive({ ...started(), request_id: "next", ref });
+  assert.deepEqual([(await starting).requestId, stream.state], ["next", "finished"]);
+});
+
+for (const reconnectMs of [0, 100]) {
+  test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
+    const { client, socket, stream } = await running(t, {}, { reconnectMs });
+    const starting = client.start({ prompt: "Hi", request_id: "next" });
+    sendError(socket, { ...DRAINING, request_id: "next", ref: socket.sent.at(-1).ref });
+    await assert.rejects(starting, { code: "draining" });
+    assert.equal(stream.state, "running");
   });
 }
+
+test("a start that is said again and is answered by overloaded is tried on", async (t) => {
+  const { client, socket } = await connected(t);
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  const next = await cutAndReconnect(socket);
+  const { ref } = socket.sent[0];
+  for (const tries of [2, 3]) {
+    sendError(next, { code: "overloaded", request_id: "r", ref, retryable: true, retry_after_ms: 1 });
+    await new Promise((resolve) => (next.send = (text) => resolve(next.sent.push(JSON.parse(text)))));
+    assert.deepEqual(next.sent[tries], socket.sent[0]);
+  }
+  next.receive({ ...started(), ref });
+  await starting;
+  const first = client.start({ prompt: "Hi" });
+  sendError(next, { code: "overloaded", ref: next.sent.at(-1).ref, retryable: true });
+  await assert.rejects(first, { code: "overloaded" }, "one that was never sent before is the user's to try again");
+});
 
 test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);

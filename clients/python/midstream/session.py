@@ -48,8 +48,11 @@ log = logging.getLogger("midstream")
 class Session:
     """Sending never blocks: only `request` waits for something."""
 
-    def __init__(self) -> None:
+    def __init__(self, reconnect_s: float, leave: Callable[[], None]) -> None:
+        """`leave`: this connection, for another."""
         self.loop = asyncio.get_running_loop()
+        self._reconnect_s = reconnect_s
+        self._leave = leave
         self.draining = False
         self._connection: Connection | None = None
         self._channels: dict[str, Channel] = {}
@@ -223,8 +226,10 @@ class Session:
         if channel is not None:
             channel.receive(event)
         self._resolve(event.ref, event)
-        if channel is not None and isinstance(event, Started) and channel.attach_ref is not None:
-            self._resend(channel, ())
+        if channel is not None and isinstance(event, Started):
+            channel.refused_until = None
+            if channel.attach_ref is not None:
+                self._resend(channel, ())
         if isinstance(event, Final):
             self._receive_final(event, after_snapshot=channel is not None and channel.snapshot_received)
 
@@ -233,7 +238,7 @@ class Session:
             if pending.answer in (Started, Attached):
                 pending.future.set_result(event)
         if channel := self._channels.get(event.request_id):
-            channel.core.epoch = event.epoch
+            channel.core.epoch, channel.refused_until = event.epoch, None
             self._resend(channel, event.pending)
 
     def _resolve(self, ref: str | None, event: Event) -> None:
@@ -246,7 +251,9 @@ class Session:
         pending = self._pending.get(event.ref) if event.ref is not None else None
         request_id = (pending and pending.request_id) or event.request_id
         channel = self._channels.get(request_id) if request_id is not None else None
-        if channel is not None and event.ref is not None and event.ref == channel.attach_ref:
+        if channel is not None and event.code == "draining" and self._reconnect_s > 0:
+            self._hold(channel, event)
+        elif channel is not None and event.ref is not None and event.ref == channel.attach_ref:
             self._receive_attach_error(channel, pending, event)
         elif channel is not None and (not channel.core.started or event.code == "request_taken"):
             self._fail_stream(channel, lambda: from_event(event))
@@ -276,6 +283,7 @@ class Session:
             self._fail_stream(channel, lambda: not_the_same(event.request_id))
             self.send(Cancel(request_id=event.request_id))
         elif not channel.core.restarting:
+            channel.refused_until = None
             self._go_on(channel)
 
     def _go_on(self, channel: Channel) -> None:
@@ -289,6 +297,30 @@ class Session:
         channel.snapshot_received = False
         self._resend(channel, ())
 
+    # -- a server that goes away -----------------------------------------------------------------------
+
+    def _hold(self, channel: Channel, event: Error) -> None:
+        """It starts nothing new: the start waits for the next connection, as long as one would be sought."""
+        self.draining = True
+        channel.attach_ref = event.ref
+        if channel.refused_until is None:
+            channel.refused_until = self.loop.time() + self._reconnect_s
+            self.loop.call_at(channel.refused_until, self._refuse, channel, event)
+        self._leave_if_idle()
+
+    def _refuse(self, channel: Channel, event: Error) -> None:
+        """Nobody has taken it."""
+        known = self._channels.get(channel.request_id) is channel
+        if known and channel.refused_until is not None:
+            self._fail_stream(channel, lambda: from_event(event))
+
+    def _leave_if_idle(self) -> None:
+        """Where nothing but starts that wait for another connection would miss this one."""
+        channels = self._channels.values()
+        held = all(channel.refused_until is not None and channel.attach_ref for channel in channels)
+        if self.draining and channels and held and self._connection is not None:
+            self._leave()
+
     def _fail_stream(self, channel: Channel, failure: Failure) -> None:
         del self._channels[channel.request_id]
         channel.fail(failure)
@@ -298,6 +330,7 @@ class Session:
     def _receive_final(self, final: Final, *, after_snapshot: bool) -> None:
         """Nothing follows a final: whoever still waits for the stream has his answer now."""
         self._channels.pop(final.request_id, None)
+        self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
             if pending.answer in (Final, Attached):
                 pending.future.set_result(final)

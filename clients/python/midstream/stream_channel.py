@@ -49,6 +49,7 @@ class Channel:
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.snapshot_received = False  # whether that came with a snapshot
         self.backoff = Backoff(0)
+        self.refused_until: float | None = None  # its start, by servers that go away
         self.past = Past()
         self.restart: Start | None = None  # what starts it again, while that is under way
         self._recorder = recorder
