@@ -80,6 +80,35 @@ async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, ser
         assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
 
 
+def answers(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """To frames, by their refs."""
+    told = ("type", "index", "count", "text_length", "reason")
+    return {
+        event["ref"]: {name: event[name] for name in told if name in event}
+        for event in events
+        if event.get("ref") and event["type"] in ("paused", "rewound", "injected", "adjusted")
+    }
+
+
+async def test_whoever_has_lost_answers_is_told_them_again(tmp_path: Path, serve: Serve) -> None:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await steered(stream)
+        told = answers(stream.events)
+        first.tell(signal.SIGKILL)
+        again, snapshot = await come_back(there, stream, "a")
+        assert answers(snapshot["answered"]) == told
+        assert told.keys() == {"p", "r", "i"}
+        assert snapshot["injected_tokens"] == told["i"]["count"]
+        await again.ask("adjust", "adjusted", params={"seed": 5}, ref="a")
+        last = await clients.enter_async_context(client_of(second.url))
+        await last.send("attach", request_id="a", after=-1)
+        snapshot = await last.adopt(again).next("snapshot")
+        assert answers(snapshot["answered"]) == told | answers(again.events)
+
+
 async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_it(
     tmp_path: Path, serve: Serve
 ) -> None:

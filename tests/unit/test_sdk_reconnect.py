@@ -31,6 +31,7 @@ from midstream.protocol import (
     Pong,
     Replace,
     Rewind,
+    Rewound,
     Snapshot,
     Start,
     Token,
@@ -471,6 +472,34 @@ async def test_after_a_snapshot_only_what_does_no_harm_twice_is_said_again(
         assert f"`{kind}`" in str(answer)
         assert "not known" in str(answer)
     assert (stream.text, stream.state) == ("hm", "running")
+
+
+async def test_a_snapshot_that_tells_of_answers_leaves_nothing_unknown(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    """What it does not tell of was never heard."""
+    stream = await begin(client, peer)
+    calls = [stream.inject(text="x"), stream.rewind(0), stream.adjust(top_k=1, at=0), stream.inject(text="y")]
+    steering = [asyncio.create_task(call) for call in calls]
+    frames = [await peer.receive(kind) for kind in (Inject, Rewind, Adjust, Inject)]
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 9
+    told = snapshot("r", 2, "hm")
+    told.answered = [
+        Injected(request_id="r", ref=frames[0].ref, index=7, count=1),
+        Rewound(request_id="r", ref=frames[1].ref, index=0, text_length=0),
+        error("invalid_params", "r", frames[2].ref),
+    ]
+    await peer.send(told)
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    await peer.receive(Ping)
+    assert await peer.receive(Inject) == frames[3]
+    await peer.send(Injected(request_id="r", ref=frames[3].ref, index=2, count=1))
+    answers = await asyncio.gather(*steering, return_exceptions=True)
+    assert (answers[0], answers[1], answers[3]) == (7, 0, 2)
+    assert isinstance(answers[2], midstream.InvalidParams)
 
 
 async def test_a_snapshot_and_the_end_leave_an_injection_unknown(

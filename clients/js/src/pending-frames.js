@@ -26,10 +26,16 @@ import { ANSWERS } from "./protocol.js";
 export class PendingFrames {
   /** @type {Map<string, PendingFrame>} */ #byRef = new Map();
   #count = 0;
+  #prefix;
+
+  /** @param {string} [prefix] so that no other client's refs, on the same stream, are ours */
+  constructor(prefix = "") {
+    this.#prefix = prefix;
+  }
 
   /** @param {RequestFrame} frame @returns {PendingFrame} */
   add(frame) {
-    const ref = String(this.#count++);
+    const ref = `${this.#prefix}${this.#count++}`;
     const requestId = "request_id" in frame ? frame.request_id : undefined;
     let [resolve, reject] = /** @type {any[]} */ ([]);
     /** @type {Promise<Answer>} */

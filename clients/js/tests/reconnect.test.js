@@ -136,7 +136,7 @@ test("a loop notices nothing: what was missed comes, what comes twice is taken o
     for await (const { text } of stream) texts.push(text);
   })();
   const next = await cutAndReconnect(socket);
-  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "1" });
+  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: next.sent[1].ref });
   next.receive({ ...token(0, "a"), seq: 1 });
   next.receive({ ...token(1, "b"), seq: 2 });
   sendAttached(next);
@@ -323,6 +323,26 @@ test("behind a snapshot only what may be done twice is said again", async (t) =>
   await Promise.allSettled([...twice, once[1], unheard]);
 });
 
+test("a snapshot that tells of answers leaves nothing unknown: what it does not tell of was not heard", async (t) => {
+  const { socket, stream } = await running(t);
+  const asked = [stream.inject({ text: "x" }), stream.rewind(0), stream.adjust({ top_k: 2, at: 0 }), stream.inject({ text: "y" })];
+  const [injected, rewound, refused, unheard] = sentFrames(socket).slice(1);
+  const failing = assert.rejects(asked[2], { code: "invalid_params" });
+  const next = await cutAndReconnect(socket);
+  /** @type {any[]} */ const answered = [
+    { type: "injected", request_id: "r", ref: injected.ref, index: 7, count: 1 },
+    { type: "rewound", request_id: "r", ref: rewound.ref, index: 0, text_length: 0 },
+    { type: "error", ref: refused.ref, status: 400, code: "invalid_params", message: "no", retryable: false },
+  ];
+  next.receive(snapshot(5, { index: 2, text: "ab", answered }));
+  sendAttached(next);
+  assert.deepEqual(await Promise.all(asked.slice(0, 2)), [7, 0]);
+  await failing;
+  assert.deepEqual(sentFrames(next).slice(2), [unheard]);
+  next.receive({ type: "injected", request_id: "r", seq: 6, ref: unheard.ref, index: 2, count: 1 });
+  assert.equal(await asked[3], 2);
+});
+
 test("what is asked for while there is no socket waits, and goes out in order", async (t) => {
   const { client, socket, stream } = await running(t);
   socket.end(1006);
@@ -356,7 +376,8 @@ test("a loop that is left while there is no socket is cancelled when there is on
   const next = await nextSocket(socket);
   next.receive({ ...READY, session_id: "s2" });
   sendAttached(next);
-  assert.deepEqual(sentFrames(next).at(-1), { type: "cancel", request_id: "r", ref: "1" });
+  const { ref, ...asked } = sentFrames(next).at(-1);
+  assert.deepEqual(asked, { type: "cancel", request_id: "r" });
 });
 
 test("an end that was missed answers a cancel, and refuses the rest", async (t) => {
@@ -410,7 +431,7 @@ test("closing cancels the streams of which nobody said what is to become of them
 test("a stream is taken over from its beginning", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r", { window: 2 });
-  assert.deepEqual(socket.sent, [{ type: "attach", request_id: "r", after: -1, ref: "0" }]);
+  assert.deepEqual(socket.sent, [{ type: "attach", request_id: "r", after: -1, ref: socket.sent[0].ref }]);
   socket.receive(started());
   socket.receive({ ...token(0, "a"), seq: 1 });
   sendAttached(socket);
@@ -452,7 +473,7 @@ test("a taking over that was lost is asked for again, from where it had come to"
   socket.receive(started());
   socket.receive({ ...token(0, "a"), seq: 1 });
   const next = await cutAndReconnect(socket);
-  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "0" });
+  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: socket.sent[0].ref });
   sendAttached(next);
   assert.equal((await taking).text, "a");
 });

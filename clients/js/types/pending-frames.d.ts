@@ -12,6 +12,8 @@
  */
 /** The pending frames of a session, by their refs. */
 export class PendingFrames {
+    /** @param {string} [prefix] so that no other client's refs, on the same stream, are ours */
+    constructor(prefix?: string);
     /** @param {RequestFrame} frame @returns {PendingFrame} */
     add(frame: RequestFrame): PendingFrame;
     /** @param {string | undefined} ref */

@@ -34,6 +34,7 @@ from midstream.protocol import (
     Pong,
     Replace,
     ServerEvent,
+    Snapshot,
     Start,
     Started,
     StreamEvent,
@@ -158,7 +159,7 @@ class Session:
     def _send_attach(self, channel: Channel) -> None:
         if self._connection is not None:
             frame = self._attach_frame(channel)
-            channel.attach_ref, channel.snapshot_received = frame.ref, False
+            channel.attach_ref, channel.answers_lost = frame.ref, False
             self._connection.send(frame)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:
@@ -180,13 +181,13 @@ class Session:
             self.send(Grant(request_id=channel.request_id, limit=channel.core.limit))
         for pending in self._pending_for(channel.request_id):
             action = pending.reconnect_action(
-                self._connection, pending_refs, after_snapshot=channel.snapshot_received
+                self._connection, pending_refs, answers_lost=channel.answers_lost
             )
             if action == "resend":
                 self._send_pending(pending)
             elif action == "fail":
                 pending.fail(unknown_outcome(pending))
-        channel.snapshot_received = False
+        channel.answers_lost = False
         if channel.abandoned:
             self.send(Cancel(request_id=channel.request_id))
 
@@ -224,6 +225,8 @@ class Session:
             self._receive_restarted(channel, event)
             return
         if channel is not None:
+            if isinstance(event, Snapshot) and event.answered:
+                self._receive_answers(channel, event.answered)
             channel.receive(event)
         self._resolve(event.ref, event)
         if channel is not None and isinstance(event, Started):
@@ -231,7 +234,19 @@ class Session:
             if channel.attach_ref is not None:
                 self._resend(channel, ())
         if isinstance(event, Final):
-            self._receive_final(event, after_snapshot=channel is not None and channel.snapshot_received)
+            self._receive_final(event, answers_lost=channel is not None and channel.answers_lost)
+
+    def _receive_answers(self, channel: Channel, answers: Iterable[StreamEvent | Error]) -> None:
+        """That were given while nobody listened here."""
+        for answer in answers:
+            pending = self._pending.get(answer.ref) if answer.ref is not None else None
+            if pending is None or pending.future.done():
+                continue
+            if isinstance(answer, Error):
+                pending.fail(from_event(answer))
+            elif isinstance(answer, pending.answer):
+                channel.receive_answer(pending.frame, answer)
+                pending.future.set_result(answer)
 
     def _receive_attached(self, event: Attached) -> None:
         for pending in self._pending_for(event.request_id):
@@ -294,7 +309,7 @@ class Session:
         for result in channel.past.waiting:
             channel.core.told.sent(result)
             self._connection.send(result)
-        channel.snapshot_received = False
+        channel.answers_lost = False
         self._resend(channel, ())
 
     # -- a server that goes away -----------------------------------------------------------------------
@@ -327,14 +342,14 @@ class Session:
         for pending in self._pending_for(channel.request_id):
             pending.fail(failure())
 
-    def _receive_final(self, final: Final, *, after_snapshot: bool) -> None:
+    def _receive_final(self, final: Final, *, answers_lost: bool) -> None:
         """Nothing follows a final: whoever still waits for the stream has his answer now."""
         self._channels.pop(final.request_id, None)
         self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
             if pending.answer in (Final, Attached):
                 pending.future.set_result(final)
-            elif after_snapshot and pending.sent_on is not None and not idempotent(pending.frame):
+            elif answers_lost and pending.sent_on is not None and not idempotent(pending.frame):
                 pending.fail(unknown_outcome(pending))
             else:
                 message = "the stream ended before the frame took effect"
