@@ -40,6 +40,10 @@ class Keeping:
         """News of it from its engines."""
         return self._history.heard
 
+    def so_far(self) -> tuple[bytes, api.History] | None:
+        """Its record, and its history until now; None where that is not kept."""
+        return (self._keep.record, self._history.told()) if self._history.whole else None
+
     def hear(self, news: api.News) -> None:
         self._history.tell(news, self._wall())
         self._check()
