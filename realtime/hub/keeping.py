@@ -33,7 +33,8 @@ class Keeping:
 
     @property
     def history_bytes(self) -> int:
-        return self._history.bytes
+        """With its record's, which a fork has of its parent's."""
+        return self._history.bytes + len(self._keep.record)
 
     @property
     def heard(self) -> int:
