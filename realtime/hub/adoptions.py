@@ -132,8 +132,8 @@ class Adoptions:
             window=self._window,
             ahead_s=self._clock() - self._wall(),
         )
-        stream, record = rebuilt.stream, rebuilt.record
         await _paid_by(listener, rebuilt.replay())
+        stream, record = rebuilt.stream, rebuilt.record
         keep = api.Keep(
             engine_key(key), journal.record, record.grace_s, journal.moves, adoptions=journal.adoptions
         )

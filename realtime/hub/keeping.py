@@ -33,12 +33,17 @@ class Keeping:
 
     @property
     def history_bytes(self) -> int:
-        return self._history.bytes
+        """With its record's, which a fork has of its parent's."""
+        return self._history.bytes + len(self._keep.record)
 
     @property
     def heard(self) -> int:
         """News of it from its engines."""
         return self._history.heard
+
+    def so_far(self) -> tuple[bytes, api.History] | None:
+        """Its record, and its history until now; None where that is not kept."""
+        return (self._keep.record, self._history.told()) if self._history.whole else None
 
     def hear(self, news: api.News) -> None:
         self._history.tell(news, self._wall())

@@ -9,6 +9,7 @@ account was full) must change no command: the commands are compared.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from engine.command_digest import digest
 from engine.int32 import of_int32
 from midstream import protocol
 from realtime.hub.frame_tokenizing import opening
-from realtime.hub.stream_record import StreamRecord
+from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import tell
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Computing
@@ -51,30 +52,40 @@ class RebuiltStream:
         if not journal.record:
             raise JournalError("there is no record of it")
         self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
+        self.stream: Stream  # once it has been told all
         self._heard = 0  # news
         self._journal = journal
         self._ahead_s = ahead_s
-        model = replace(model, fingerprint=record.fingerprint)
+        self._model = model
         self._mute = _Mute(record.fingerprint or "")
-        start, prompt = record.start, of_int32(journal.prompt).tolist()
-        begun = opening(start, prompt, record.params, model, _put_in(start))
-        self.stream = Stream(
-            number,
-            start,
-            begun.context,
-            model=model,
-            tenant=tenant,
-            window=window,
-            engine=None if record.waits else self._mute,
-            memory=MemoryAccount(UNLIMITED),
-            now=journal.history.began + ahead_s,
+        of_it = partial(Stream, tenant=tenant, window=window, memory=MemoryAccount(UNLIMITED))
+        self._make = partial(of_it, number, record.start, now=journal.history.began + ahead_s)
+        origin = record.origin
+        self._parent = (
+            None
+            if origin is None
+            else RebuiltStream(
+                number, key, _journal_of(origin), model, tenant=tenant, window=window, ahead_s=ahead_s
+            )
         )
+
+    def _begin(self) -> Iterator[None]:
+        record, model = self.record, replace(self._model, fingerprint=self.record.fingerprint)
+        start, prompt = record.start, of_int32(self._journal.prompt).tolist()
+        if record.origin is not None and self._parent is not None:
+            yield from self._parent.replay()
+            of = self._parent.stream.context
+            context = of.fork(start.request_id, record.origin.index, record.params, model)
+        else:
+            context = opening(start, prompt, record.params, model, _put_in(start)).context
+        self.stream = self._make(context, model=model, engine=None if record.waits else self._mute)
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
-        self.stream.credit.grant(journal.credit - prefetch)
+        self.stream.credit.grant(self._journal.credit - prefetch)
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""
+        yield from self._begin()
         notes = iter(self._journal.history.notes)
         note = next(notes, None)
         for at, news in self._news():
@@ -130,6 +141,11 @@ class RebuiltStream:
                     yield told.at, api.News(0, index=told.index + behind, tokens=[token])
             else:
                 yield told.at, _decode(told.news)
+
+
+def _journal_of(origin: Origin) -> api.Journal:
+    """As it was when it was forked."""
+    return api.Journal(origin.record, 0, 0, origin.history, origin.prompt, origin.credit, 0, 0)
 
 
 def _put_in(start: protocol.Start) -> list[list[int]]:

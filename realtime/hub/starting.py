@@ -120,7 +120,7 @@ class StreamStarter:
             memory=memory,
             now=now,
             eta_ms=eta_ms,
-            keeping=self._keeping(key, frame, opening, model, engine),
+            keeping=self._keeping(key, frame, opening, model, engine, parent),
         )
         return LiveStream(key, stream, start_digest(frame), quota, engine)
 
@@ -131,6 +131,7 @@ class StreamStarter:
         opening: Opening,
         model: ServedModel,
         engine: ServingEngine | None,
+        parent: Stream | None,
     ) -> Keeping | None:
         if engine is not None and not engine.keeps:
             return None
@@ -144,6 +145,7 @@ class StreamStarter:
             deadline=self._wall() + self.timeout_s(frame),
             fingerprint=model.fingerprint,
             waits=engine is None,
+            parent=parent,
         )
         return None if kept is None else Keeping(kept, self._wall, waits=engine is None)
 

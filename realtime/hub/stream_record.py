@@ -10,14 +10,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine import api
+from engine.history import MOST_BYTES
+from engine.int32 import int32
 from midstream import protocol
 from midstream.protocol import Params, Past, PastAdjust, PastInject
 from realtime.hub.frame_tokenizing import Opening, start_digest
+from realtime.hub.keeping import Keeping
 from realtime.hub.stream_key import StreamKey
 from realtime.stream.context import Context
+from realtime.stream.stream import Stream
 
 # In place of a conversation: its tokens are known.
 NO_TEXT = [protocol.Message(role="user", content="")]
+
+
+class Origin(Struct, array_like=True, frozen=True):
+    """What a fork begins with: the stream that it forks, as that was then, before output token `index`."""
+
+    record: bytes
+    history: api.History
+    prompt: bytes  # as engine.int32 has tokens
+    credit: int
+    index: int
 
 
 class StreamRecord(Struct, array_like=True, frozen=True):
@@ -30,6 +44,7 @@ class StreamRecord(Struct, array_like=True, frozen=True):
     grace_s: float
     fingerprint: str | None  # of the engine that it began with, or of its model, as far as one was known
     waits: bool  # it began without an engine
+    origin: Origin | None = None
 
 
 def engine_key(key: StreamKey) -> bytes:
@@ -46,12 +61,14 @@ def keep(
     deadline: float,
     fingerprint: str | None,
     waits: bool,
+    parent: Stream | None = None,
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
-    from a record: what a fork begins with is another's, and a budget of seconds is spent by one clock."""
+    from a record: a fork of one that is not kept, and a budget of seconds, which is spent by one clock."""
     params = opening.params
     by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
-    if frame.on_disconnect == "cancel" or frame.fork is not None or by_the_clock:
+    origin = None if parent is None else _origin(parent, opening.context.inherited)
+    if frame.on_disconnect == "cancel" or by_the_clock or (frame.fork is not None and origin is None):
         return None
     start = replace(
         frame,
@@ -59,11 +76,19 @@ def keep(
         messages=NO_TEXT if frame.messages is not None else None,
         past=None if frame.past is None else _in_tokens(frame.past, opening.context),
     )
-    record = StreamRecord(start, start_digest(frame), params, deadline, grace_s, fingerprint, waits)
+    record = StreamRecord(start, start_digest(frame), params, deadline, grace_s, fingerprint, waits, origin)
     try:
-        return api.Keep(engine_key(key), msgspec.msgpack.encode(record), grace_s)
+        encoded = msgspec.msgpack.encode(record)
     except OverflowError:  # a schema may have a number beyond 64 bits
         return None
+    return api.Keep(engine_key(key), encoded, grace_s) if len(encoded) <= MOST_BYTES else None
+
+
+def _origin(parent: Stream, index: int) -> Origin | None:
+    kept = parent.keeping.so_far() if isinstance(parent.keeping, Keeping) else None
+    if kept is None:
+        return None
+    return Origin(*kept, int32(parent.context.prompt), parent.credit.granted, index)
 
 
 def _in_tokens(past: Past, context: Context) -> Past:

@@ -18,10 +18,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midstream.protocol import (
+    MAX_ANSWERED,
+    Adjusted,
+    Approved,
     Attached,
     Beside,
     Error,
     Final,
+    Injected,
+    Params,
     Paused,
     PauseReason,
     Reasoning,
@@ -40,6 +45,7 @@ from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 HISTORY_BYTES = 256 << 10  # and so many bytes of them
+ANSWER_BYTES = 200
 
 
 NONE_BESIDE = Lengths()
@@ -63,6 +69,7 @@ class PendingToken(Struct):
 
 Item = PendingToken | StreamEvent | Error
 OutgoingEvent = StreamEvent | Error | Attached
+Answer = Paused | Resumed | Adjusted | Injected | Rewound | Approved | Error
 
 
 class Outbox:
@@ -84,6 +91,7 @@ class Outbox:
         self._waiting_tokens = 0
         self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
+        self._answers: deque[Answer] = deque(maxlen=MAX_ANSWERED)  # the last that were given out
 
     @property
     def waiting(self) -> bool:
@@ -176,7 +184,8 @@ class Outbox:
     @property
     def bytes(self) -> int:
         """The same, with the events that may have to be told again."""
-        return self._waiting_bytes + self._replay_bytes + self.history_bytes
+        answers = ANSWER_BYTES * len(self._answers)
+        return self._waiting_bytes + self._replay_bytes + self.history_bytes + answers
 
     # -- again -----------------------------------------------------------------------------------
 
@@ -214,6 +223,14 @@ class Outbox:
         """The events given out after event `after`; None where some of them are forgotten."""
         missed = self.seq - 1 - after
         return list(self._history)[len(self._history) - missed :] if missed <= len(self._history) else None
+
+    def answers_since(self, after: int | None) -> list[Answer]:
+        """To frames, of those that were given out behind event `after`, or of all, the last."""
+        return [
+            event
+            for event in self._answers
+            if after is None or isinstance(event, Error) or (isinstance(event.seq, int) and event.seq > after)
+        ]
 
     def count_from_behind(self, seq: int) -> None:
         """Whoever comes has events up to `seq` from elsewhere: a snapshot and what follows it are counted
@@ -381,6 +398,8 @@ class Outbox:
             event.seq = self.seq
             self.seq += 1
             self._remember(event)
+        if event.ref is not None and isinstance(event, Answer):
+            self._answers.append(replace(event, params=Params()) if isinstance(event, Adjusted) else event)
         events.append(event)
 
 

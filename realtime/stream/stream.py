@@ -629,7 +629,9 @@ class Stream:
             after = self.outbox.replayed_from(after)
         missed = self.outbox.since(after) if is_ours else None
         if missed is None:
-            missed = self.outbox.with_snapshot(*self._snapshot(self.outbox.sent))
+            snapshot, lengths = self._snapshot(self.outbox.sent)
+            snapshot.answered = self.outbox.answers_since(after if is_ours else None)
+            missed = self.outbox.with_snapshot(snapshot, lengths)
         attached = protocol.Attached(
             request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.epoch
         )

@@ -35,18 +35,19 @@ class Kept:
         waits = arguments["engine"] is None
         kept = keep(
             KEY,
-            replace(start, on_disconnect="continue", fork=None),
+            replace(start, on_disconnect="continue"),
             Opening(context.params, context),
             grace_s=1,
             deadline=1,
             fingerprint=arguments["model"].fingerprint,
             waits=waits,
         )
-        assert kept is not None
-        self.keeping = Keeping(kept, lambda: 0.0, waits=waits)
-        self.inherits = context.inherited or start.fork is not None
+        assert kept is not None or start.fork is not None
+        self.keeping = None if kept is None else Keeping(kept, lambda: 0.0, waits=waits)
 
     def say(self, command: api.AnyCommand) -> None:
+        if self.keeping is None:
+            return  # a fork
         if isinstance(command, api.Submit):
             assert command.keep is not None
             if command.keep.record:
@@ -56,18 +57,21 @@ class Kept:
 
     def hear(self, news: api.News) -> None:
         assert self.journal is not None
+        assert self.keeping is not None
         if news != api.News(news.stream):  # else it only reads on
             self.keeping.hear(news)
             self.journal.tell(news, 0)
 
     def note(self, told: Told) -> None:
+        if self.keeping is None:
+            return
         heard, said = self.keeping.heard, encode_told(told)
         self.keeping.note(said)
         if self.journal is not None and self.keeping.is_there:
             self.journal.note(api.Note(0, heard, said), 0)
 
     def check(self, stream: Stream) -> None:
-        if self.journal is None or not self.keeping.is_there or self.inherits or stream.reading:
+        if self.journal is None or self.keeping is None or not self.keeping.is_there or stream.reading:
             return
         rebuilt = RebuiltStream(
             stream.number,

@@ -80,6 +80,63 @@ async def test_every_frame_that_was_answered_has_effect_once(tmp_path: Path, ser
         assert final["usage"]["injected_tokens"] == truth["usage"]["injected_tokens"] > 0
 
 
+def answers(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """To frames, by their refs."""
+    told = ("type", "index", "count", "text_length", "reason")
+    return {
+        event["ref"]: {name: event[name] for name in told if name in event}
+        for event in events
+        if event.get("ref") and event["type"] in ("paused", "rewound", "injected", "adjusted")
+    }
+
+
+async def test_whoever_has_lost_answers_is_told_them_again(tmp_path: Path, serve: Serve) -> None:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        stream = await ours.start("a", params=PARAMS, **KEPT)
+        await steered(stream)
+        told = answers(stream.events)
+        first.tell(signal.SIGKILL)
+        _, snapshot = await come_back(there, stream, "a")
+        assert answers(snapshot["answered"]) == told
+        assert told.keys() == {"p", "r", "i"}
+        assert snapshot["injected_tokens"] == told["i"]["count"]
+
+
+async def test_forks_go_on_too_and_forks_of_them(tmp_path: Path, serve: Serve) -> None:
+    """Of a stream that was steered, and goes its own way behind."""
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        sampled = {"temperature": 1.3, "seed": 5}
+
+        async def forked(client: Client, mark: str) -> list[Stream]:
+            stem = await client.start(f"stem{mark}", params=PARAMS, **KEPT)
+            await steered(stem)
+            streams = [stem]
+            for name, at in (("fork", 8), ("twig", 20)):
+                of = {"request_id": f"{streams[-1].request_id}{client.mark}", "at": at}
+                fork = await client.start(f"{name}{mark}", prompt=None, fork=of, params=sampled, **KEPT)
+                await fork.next("snapshot")
+                await fork.until_index(24)
+                await fork.ask("pause", "paused")
+                streams.append(fork)
+            await stem.ask("cancel", "final")
+            return streams[1:]
+
+        whole = await forked(there, "1")
+        finals = [await stream.ask("resume", "final") for stream in whole]
+        streams = await forked(ours, "2")
+        first.tell(signal.SIGKILL)
+        for stream, truth, final, name in zip(streams, whole, finals, ("fork2", "twig2"), strict=True):
+            again, snapshot = await come_back(there, stream, name)
+            assert snapshot["injected_tokens"] > 0
+            usage = (await again.ask("resume", "final"))["usage"]
+            assert usage["inherited_tokens"] == final["usage"]["inherited_tokens"] > 0
+            assert again.tokens == truth.tokens
+
+
 async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_it(
     tmp_path: Path, serve: Serve
 ) -> None:

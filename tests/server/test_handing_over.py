@@ -61,6 +61,25 @@ async def test_streams_finish_where_they_are(
         assert await asyncio.to_thread(first.ended) == 0
 
 
+async def test_a_start_meanwhile_is_taken_by_another_gateway(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once what keeps the connection has ended: nobody is refused."""
+    monkeypatch.setattr(random, "randrange", lambda servers: 0)  # the client begins with the first
+    async with gateways(tmp_path, serve, *LONG) as (first, second):
+        async with midstream.connect([first.http, second.http]) as client:
+            stays = await client.start(prompt="Once", on_disconnect="cancel", window=8, **PARAMS)
+            assert await stays.next()
+            first.tell(signal.SIGTERM)
+            while not client.draining:
+                await client.ping()
+            starting = asyncio.create_task(client.start(prompt="Once", **PARAMS))
+            text = await read(stays)
+            assert await read(await starting) == text
+            assert await asyncio.to_thread(first.ended) == 0
+        assert streams(await second.metrics()) == 0
+
+
 async def test_what_shares_a_connection_with_it_goes_when_the_grace_is_over(
     tmp_path: Path, serve: Serve
 ) -> None:

@@ -55,6 +55,13 @@ OUR_OWN = {
         *SPOKEN,
     ],
     "realtime.hub.keeping": ["engine.history", "realtime.hub", *SPOKEN],
+    "realtime.hub.stream_record": [
+        "engine.history",
+        "engine.int32",
+        "realtime.hub",
+        "realtime.stream",
+        *SPOKEN,
+    ],
     "realtime.hub.deposits": ["engine.deposits", "realtime.hub", *SPOKEN],
     "realtime.hub.told": ["engine.int32", "realtime.hub", "realtime.stream", *SPOKEN],
     "realtime.hub.held_blocks": ["engine.api", "engine.block_digests"],

@@ -75,3 +75,12 @@ def test_a_history_that_is_too_long_is_no_more_where_the_engine_is_gone(
     assert kept.history_bytes < 1_000
     kept.lost()
     assert kept.submitted("fp") is None
+
+
+def test_a_record_weighs_too_which_may_have_anothers_history() -> None:
+    record = bytes(5_000)
+    kept = Keeping(api.Keep(b"key", record), lambda: 3.0)
+    assert kept.history_bytes >= len(record)
+    told = kept.so_far()
+    assert told is not None
+    assert told[0] == record

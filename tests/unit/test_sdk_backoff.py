@@ -71,22 +71,22 @@ def test_what_does_no_harm_twice(frame: Frame, twice: bool) -> None:
 
 def cases() -> Iterator[tuple[bool, str | None, bool, bool, ReconnectAction]]:
     """idempotent, sent on, pending at the server, after a snapshot: what is done."""
-    for twice, sent_on, pending, after_snapshot in itertools.product(
+    for twice, sent_on, pending, answers_lost in itertools.product(
         (True, False), (None, "old", "new"), (True, False), (True, False)
     ):
         action: ReconnectAction = "resend"
         if pending or sent_on == "new":
             action = "wait"
-        elif after_snapshot and sent_on == "old" and not twice:
+        elif answers_lost and sent_on == "old" and not twice:
             action = "fail"
-        yield twice, sent_on, pending, after_snapshot, action
+        yield twice, sent_on, pending, answers_lost, action
 
 
-@pytest.mark.parametrize(("twice", "sent_on", "pending", "after_snapshot", "action"), list(cases()))
+@pytest.mark.parametrize(("twice", "sent_on", "pending", "answers_lost", "action"), list(cases()))
 async def test_what_is_done_with_a_frame_after_a_reconnect(
-    twice: bool, sent_on: str | None, pending: bool, after_snapshot: bool, action: ReconnectAction
+    twice: bool, sent_on: str | None, pending: bool, answers_lost: bool, action: ReconnectAction
 ) -> None:
     frame = Adjust(request_id="r", params=WARM, ref="7", at=None if twice else 3)
     waiting = PendingFrame(frame, Adjusted, asyncio.get_running_loop().create_future(), sent_on)
     refs = ["6", "7"] if pending else ["6"]
-    assert waiting.reconnect_action("new", refs, after_snapshot=after_snapshot) == action
+    assert waiting.reconnect_action("new", refs, answers_lost=answers_lost) == action

@@ -31,6 +31,7 @@ from midstream.protocol import (
     Pong,
     Replace,
     Rewind,
+    Rewound,
     Snapshot,
     Start,
     Token,
@@ -321,7 +322,7 @@ async def test_a_start_asked_for_meanwhile_waits(
     assert heard == names
 
 
-@pytest.mark.parametrize("code", ["draining", "overloaded", "too_many_streams"])
+@pytest.mark.parametrize("code", ["overloaded", "too_many_streams"])
 async def test_a_start_said_again_is_tried_while_there_is_time(
     server: FakeServer, client: midstream.Client, peer: Peer, code: str
 ) -> None:
@@ -334,6 +335,52 @@ async def test_a_start_said_again_is_tried_while_there_is_time(
     await pong(peer)
     await peer.accept_start()
     assert (await starting).state == "running"
+
+
+async def refuse_start(peer: Peer) -> str:
+    start = await peer.receive(Start)
+    await peer.send(error("draining", start.request_id, start.ref))
+    return start.request_id
+
+
+async def test_a_start_that_a_server_refuses_as_it_goes_is_said_to_the_next(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = [asyncio.create_task(client.start(prompt="Hi", request_id=name)) for name in "ab"]
+    refused = [await refuse_start(peer) for _ in starting]
+    await peer.socket.wait_closed()
+    peer = await reconnected(server, "s1")
+    assert [(await peer.accept_start()).request_id for _ in starting] == refused
+    assert [(await task).state for task in starting] == ["running"] * 2
+
+
+async def test_it_waits_for_streams_that_are_still_there(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+    await refuse_start(peer)
+    await peer.send(token(0, "a"))
+    assert await stream.next()
+    assert client.draining
+    assert not starting.done()
+    await peer.send(final("r", 1, "stop"))
+    peer = await reconnected(server, "s1")
+    assert (await peer.accept_start()).request_id == "next"
+    assert (await starting).state == "running"
+
+
+@pytest.mark.parametrize("reconnect_s", [0, 0.2])
+async def test_where_nobody_takes_it_in_time_it_is_refused(server: FakeServer, reconnect_s: float) -> None:
+    async with midstream.connect(server.url, reconnect_s=reconnect_s) as client:
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+        await refuse_start(peer)
+        with pytest.raises(midstream.Draining):
+            await starting
+        await peer.send(token(0, "a"))
+        assert await stream.next()
 
 
 async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None:
@@ -425,6 +472,34 @@ async def test_after_a_snapshot_only_what_does_no_harm_twice_is_said_again(
         assert f"`{kind}`" in str(answer)
         assert "not known" in str(answer)
     assert (stream.text, stream.state) == ("hm", "running")
+
+
+async def test_a_snapshot_that_tells_of_answers_leaves_nothing_unknown(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    """What it does not tell of was never heard."""
+    stream = await begin(client, peer)
+    calls = [stream.inject(text="x"), stream.rewind(0), stream.adjust(top_k=1, at=0), stream.inject(text="y")]
+    steering = [asyncio.create_task(call) for call in calls]
+    frames = [await peer.receive(kind) for kind in (Inject, Rewind, Adjust, Inject)]
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    peer.seqs["r"] = 9
+    told = snapshot("r", 2, "hm")
+    told.answered = [
+        Injected(request_id="r", ref=frames[0].ref, index=7, count=1),
+        Rewound(request_id="r", ref=frames[1].ref, index=0, text_length=0),
+        error("invalid_params", "r", frames[2].ref),
+    ]
+    await peer.send(told)
+    await peer.send(Attached(request_id="r", ref=frame.ref))
+    await peer.receive(Ping)
+    assert await peer.receive(Inject) == frames[3]
+    await peer.send(Injected(request_id="r", ref=frames[3].ref, index=2, count=1))
+    answers = await asyncio.gather(*steering, return_exceptions=True)
+    assert (answers[0], answers[1], answers[3]) == (7, 0, 2)
+    assert isinstance(answers[2], midstream.InvalidParams)
 
 
 async def test_a_snapshot_and_the_end_leave_an_injection_unknown(

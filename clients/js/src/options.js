@@ -128,8 +128,8 @@ function pick(options, names) {
   return Object.fromEntries(given.filter(([name]) => names.includes(name)));
 }
 
-/** Not `crypto.randomUUID`, which a page that came by plain http does not have. */
-function randomId() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
+/** Not `crypto.randomUUID`, which a page that came by plain http does not have. @param {number} [length] in bytes */
+export function randomId(length = 16) {
+  const bytes = crypto.getRandomValues(new Uint8Array(length));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -5,7 +5,7 @@
  * alone knows (the tokens with which a call was amended, what another connection put in) cannot be said again as long as
  * it stands. Frames and events in; pure.
  * @module
- * @import { Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
+ * @import { Answered, Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
  * @import { StreamCore } from "./stream-core.js"
  */
 
@@ -64,6 +64,19 @@ export class Past {
       case "resumed": this.paused = false; break;
       case "guard": this.#guarded = true;
     }
+  }
+
+  /**
+   * An answer that a snapshot stands for, which is about to come.
+   * @param {RequestFrame} frame @param {Exclude<Answered, {type: "error"}>} answer @param {StreamCore} core
+   */
+  receiveMissed(frame, answer, core) {
+    const at = frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
+    if (at !== undefined) this.#rewind(at, core.spans.calls);
+    if (frame.type === "adjust" && answer.type === "adjusted") {
+      core.params = { ...core.params, ...frame.params };
+      this.receive({ ...answer, params: core.params }, core.spans.calls);
+    } else this.receive(answer, core.spans.calls);
   }
 
   /** It stands for events that never came. @param {Snapshot} snapshot */

@@ -15,6 +15,7 @@ import { ANSWERS } from "./protocol.js";
  * @property {RequestFrame} frame
  * @property {string | undefined} requestId
  * @property {object | null} transport what it was last sent over; null if it was not sent yet
+ * @property {ReturnType<typeof setTimeout> | undefined} held until when it waits for a server that starts something new
  * @property {Backoff | null} backoff of one that is sent again while the server refuses it
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
@@ -25,15 +26,21 @@ import { ANSWERS } from "./protocol.js";
 export class PendingFrames {
   /** @type {Map<string, PendingFrame>} */ #byRef = new Map();
   #count = 0;
+  #prefix;
+
+  /** @param {string} [prefix] so that no other client's refs, on the same stream, are ours */
+  constructor(prefix = "") {
+    this.#prefix = prefix;
+  }
 
   /** @param {RequestFrame} frame @returns {PendingFrame} */
   add(frame) {
-    const ref = String(this.#count++);
+    const ref = `${this.#prefix}${this.#count++}`;
     const requestId = "request_id" in frame ? frame.request_id : undefined;
     let [resolve, reject] = /** @type {any[]} */ ([]);
     /** @type {Promise<Answer>} */
     const answered = new Promise((...settlers) => ([resolve, reject] = settlers));
-    const pending = { ref, frame, requestId, transport: null, backoff: null, answered, resolve, reject };
+    const pending = { ref, frame, requestId, transport: null, held: undefined, backoff: null, answered, resolve, reject };
     this.#byRef.set(ref, pending);
     return pending;
   }

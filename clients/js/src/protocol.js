@@ -41,6 +41,9 @@ export const PARAMS = [
   "grammar", "reasoning_tokens", "guards",
 ];
 
+/** Answers that a snapshot tells of, at most. */
+export const MAX_ANSWERED = 64;
+
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",
@@ -254,8 +257,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {StreamEventFields & {type: "snapshot", index: number, text: string, tokens?: number[], model: string,
  *   prompt_tokens: number, params: Params, fingerprint?: string, paused?: PauseReason, reasoning?: string,
- *   tool_calls?: Call[], injected_tokens?: number, epoch?: number}} Snapshot
+ *   tool_calls?: Call[], injected_tokens?: number, answered?: Answered[], epoch?: number}} Snapshot
  */
+/** @typedef {Paused | Resumed | Adjusted | Injected | Rewound | Approved | (ErrorEvent & {ref: string})} Answered It is told by a snapshot. */
 /**
  * @typedef {StreamEventFields & {type: "restarted", index: number, exact: boolean, begun: Snapshot}} Restarted The client's
  *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token

@@ -7,9 +7,11 @@
  */
 
 import { Backoff, CAP_MS } from "./backoff.js";
-import { ConnectionLost, reconnectFailed, silenceTimedOut } from "./errors.js";
+import { ConnectionLost, connectionClosed, reconnectFailed, silenceTimedOut } from "./errors.js";
 import { watchLiveness } from "./liveness.js";
 import { retry } from "./retry-loop.js";
+
+const GOING_AWAY = 1001; // RFC 6455, 7.4.1
 
 /** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
 /** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */
@@ -66,6 +68,13 @@ export class Reconnecting {
   confirm() {
     this.#replaced = [];
     this.#backoff.reset();
+  }
+
+  /** The server goes away, and nothing holds us there: another is dialled. */
+  leave() {
+    const { transport } = this;
+    this.#redial(connectionClosed(GOING_AWAY, ""));
+    transport?.close();
   }
 
   /** Close, and dial no other. @param {number} [code] */

@@ -40,7 +40,7 @@ export function reopeningFrame(pending, { seq, epoch }, reconnectMs) {
  * @property {boolean} sentHere it has been sent over this very connection
  * @property {boolean} sent it has been sent before
  * @property {boolean} received the server has it, and will answer
- * @property {boolean} snapshot instead of events there was a snapshot, in which an answer may have gone under
+ * @property {boolean} answersLost instead of events there was a snapshot, in which an answer may have gone under
  */
 
 /**
@@ -49,9 +49,9 @@ export function reopeningFrame(pending, { seq, epoch }, reconnectMs) {
  * @param {DeliveryState} delivery
  * @returns {"send" | "wait" | "unknown"}
  */
-export function resendDecision(frame, { sentHere, sent, received, snapshot }) {
+export function resendDecision(frame, { sentHere, sent, received, answersLost }) {
   if (sentHere || received) return "wait";
-  return sent && snapshot && !idempotent(frame) ? "unknown" : "send";
+  return sent && answersLost && !idempotent(frame) ? "unknown" : "send";
 }
 
 /** Whether to do it twice is to do it once. @param {RequestFrame} frame */

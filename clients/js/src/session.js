@@ -8,7 +8,7 @@
  * @module
  * @import { Close, MidstreamError } from "./errors.js"
  * @import { PendingFrame } from "./pending-frames.js"
- * @import { Answer, Attached, ErrorEvent, GoingAway, OpeningFrame, RequestFrame, ServerEvent, StreamEvent } from "./protocol.js"
+ * @import { Answer, Answered, Attached, ErrorEvent, GoingAway, OpeningFrame, RequestFrame, ServerEvent, StreamEvent } from "./protocol.js"
  * @import { ConnectionState, Dial, Timeouts } from "./reconnecting.js"
  * @import { ReadOptions, StreamCore } from "./stream-core.js"
  */
@@ -20,6 +20,7 @@ import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnkn
 import { notTheSame, streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";
 import { Past } from "./past.js";
+import { randomId } from "./options.js";
 import { PendingFrames } from "./pending-frames.js";
 import { mayAnswer } from "./protocol.js";
 import { Reconnecting } from "./reconnecting.js";
@@ -37,7 +38,7 @@ export class Session {
   #connection;
   #reconnectMs;
   #channels = new Channels();
-  #pending = new PendingFrames();
+  #pending = new PendingFrames(`${randomId(3)}.`);
   /** @type {ConnectionLost | null} */ #lost = null;
   /** @type {(close: Close) => void} */ #resolveClosed = () => {};
 
@@ -150,10 +151,29 @@ export class Session {
       this.#connection.confirm(); // a stream has events on a transport only when it was opened there
       const restarting = this.#restarting(event.request_id);
       if (restarting) this.#receiveRestarted(restarting, event);
-      else this.#channels.receive(event);
+      else this.#receiveOfStream(event);
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
-      if (event.type === "final") this.#pending.receiveFinal(event);
+      if (event.type === "final") {
+        this.#pending.receiveFinal(event);
+        this.#leaveIfIdle();
+      }
     }
+  }
+
+  /** @param {StreamEvent} event */
+  #receiveOfStream(event) {
+    const channel = this.#channels.get(event.request_id);
+    if (event.type === "snapshot" && channel) for (const answer of event.answered ?? []) this.#receiveMissed(channel, answer);
+    this.#channels.receive(event);
+  }
+
+  /** An answer that a snapshot stands for. @param {Channel} channel @param {Answered} answer */
+  #receiveMissed(channel, answer) {
+    const pending = this.#pending.get(answer.ref);
+    if (!pending) return;
+    if (answer.type === "error") return this.#pending.reject(answer.ref, fromEvent(answer));
+    channel.past?.receiveMissed(pending.frame, answer, channel.core);
+    this.#pending.receiveAnswer(answer.ref, answer);
   }
 
   /** @param {ErrorEvent} event */
@@ -161,15 +181,38 @@ export class Session {
     const pending = this.#pending.get(event.ref);
     const taken = event.code === "request_taken" ? this.#channels.get(event.request_id) : null;
     if (taken) this.#fail(taken, fromEvent(event));
+    else if (pending?.frame.type === "start" && event.code === "draining" && this.#reconnectMs) this.#hold(pending, event);
     else if (pending?.backoff && event.retryable) this.#sendLater(pending, pending.backoff, event);
     // If nothing is pending, it is of a grant that crossed the stream's end, or a word before the server closes.
     else this.#pending.reject(event.ref, fromEvent(event));
   }
 
+  // -- a server that goes away ----------------------------------------------------------------------------
+
+  /**
+   * It starts nothing new: the start waits for the next connection, as long as one would be sought.
+   * @param {PendingFrame} pending @param {ErrorEvent} why
+   */
+  #hold(pending, why) {
+    this.draining = true;
+    const channel = this.#channels.get(pending.requestId);
+    if (channel) channel.open = false;
+    pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
+    pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
+    this.#leaveIfIdle();
+  }
+
+  /** Where nothing but starts that wait for another connection would miss this one. */
+  #leaveIfIdle() {
+    const channels = this.#channels.all();
+    const waits = (/** @type {Channel} */ { requestId, open }) => !open && this.#pending.opening(requestId)?.held;
+    if (this.draining && channels.length && channels.every(waits)) this.#connection.leave();
+  }
+
   // -- disconnected, and reconnected ----------------------------------------------------------------------
 
   #disconnected() {
-    for (const channel of this.#channels.all()) channel.open = channel.hadSnapshot = false;
+    for (const channel of this.#channels.all()) channel.open = channel.answersLost = false;
     notify(this.onstate, this.state);
   }
 
@@ -250,7 +293,7 @@ export class Session {
       this.#connection.send({ ...frame, ref });
     }
     if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
-    channel.hadSnapshot = false;
+    channel.answersLost = false;
     this.#resend(channel, []);
   }
 
@@ -274,7 +317,7 @@ export class Session {
       const { ref, frame, transport } = pending;
       const sentHere = transport === this.#connection.transport;
       const delivery = { sentHere, sent: transport !== null, received: received.includes(ref) };
-      const decision = resendDecision(frame, { ...delivery, snapshot: channel.hadSnapshot });
+      const decision = resendDecision(frame, { ...delivery, answersLost: channel.answersLost });
       if (decision === "send") this.#send(pending);
       if (decision === "unknown") this.#pending.reject(ref, outcomeUnknown(frame.type, channel.requestId));
     }

@@ -12,6 +12,7 @@
 
 import { notify } from "./callbacks.js";
 import { MidstreamError, requestFinished } from "./errors.js";
+import { MAX_ANSWERED } from "./protocol.js";
 import { StreamCore } from "./stream-core.js";
 
 /**
@@ -39,8 +40,8 @@ export class Channel {
 
   /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
   open = false;
-  /** Whether a snapshot stood in for events since the connection was lost. */
-  hadSnapshot = false;
+  /** Whether a snapshot stood in for events since the connection was lost, and perhaps for answers that it does not tell. */
+  answersLost = false;
   /** Whether it may outlive its client: its user said what is to become of it. */
   outlives = false;
   /** Whether nobody wants it any more. */
@@ -89,7 +90,7 @@ export class Channel {
     if (event.type === "final") this.#removeAbortListener();
     if (missed) this.past?.miss(event);
     this.past?.receive(event, this.core.spans.calls);
-    if (event.type === "snapshot") this.hadSnapshot = true;
+    if (event.type === "snapshot") this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
     this.recorder?.receive(event);
     notify(this.onevent, event);
     this.wake();

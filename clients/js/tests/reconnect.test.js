@@ -136,7 +136,7 @@ test("a loop notices nothing: what was missed comes, what comes twice is taken o
     for await (const { text } of stream) texts.push(text);
   })();
   const next = await cutAndReconnect(socket);
-  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "1" });
+  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: next.sent[1].ref });
   next.receive({ ...token(0, "a"), seq: 1 });
   next.receive({ ...token(1, "b"), seq: 2 });
   sendAttached(next);
@@ -185,24 +185,58 @@ test("a start that had been heard after all is answered by what was missed", asy
   assert.equal(await pausing, 2);
 });
 
-for (const code of ["draining", "overloaded"]) {
-  test(`a start that is said again and is answered by ${code} is tried on`, async (t) => {
-    const { client, socket } = await connected(t);
-    const starting = client.start({ prompt: "Hi", request_id: "r" });
-    const next = await cutAndReconnect(socket);
-    const { ref } = socket.sent[0];
-    for (const tries of [2, 3]) {
-      sendError(next, { code, request_id: "r", ref, retryable: true, retry_after_ms: 1 });
-      await new Promise((resolve) => (next.send = (text) => resolve(next.sent.push(JSON.parse(text)))));
-      assert.deepEqual(next.sent[tries], socket.sent[0]);
-    }
-    next.receive({ ...started(), ref });
-    await starting;
-    const first = client.start({ prompt: "Hi" });
-    sendError(next, { code, ref: next.sent.at(-1).ref, retryable: true });
-    await assert.rejects(first, { code }, "one that was never sent before is the user's to try again");
+const DRAINING = { status: 503, code: "draining", message: "bye", retryable: true };
+
+test("a start that a server refuses as it goes is said to the next", async (t) => {
+  const { client, socket } = await connected(t);
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  sendError(socket, { ...DRAINING, request_id: "r", ref: socket.sent[0].ref });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(next.sent, [{ type: "replace", session_id: "s1" }, socket.sent[0]]);
+  next.receive({ ...started(), ref: socket.sent[0].ref });
+  assert.equal((await starting).model, "m");
+});
+
+test("it waits for streams that are still there", async (t) => {
+  const { client, socket, stream } = await running(t);
+  const starting = client.start({ prompt: "Hi", request_id: "next" });
+  const { ref } = socket.sent.at(-1);
+  sendError(socket, { ...DRAINING, request_id: "next", ref });
+  assert.deepEqual([client.draining, FakeSocket.last], [true, socket]);
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive({ ...started(), request_id: "next", ref });
+  assert.deepEqual([(await starting).requestId, stream.state], ["next", "finished"]);
+});
+
+for (const reconnectMs of [0, 100]) {
+  test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
+    const { client, socket, stream } = await running(t, {}, { reconnectMs });
+    const starting = client.start({ prompt: "Hi", request_id: "next" });
+    sendError(socket, { ...DRAINING, request_id: "next", ref: socket.sent.at(-1).ref });
+    await assert.rejects(starting, { code: "draining" });
+    assert.equal(stream.state, "running");
   });
 }
+
+test("a start that is said again and is answered by overloaded is tried on", async (t) => {
+  const { client, socket } = await connected(t);
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  const next = await cutAndReconnect(socket);
+  const { ref } = socket.sent[0];
+  for (const tries of [2, 3]) {
+    sendError(next, { code: "overloaded", request_id: "r", ref, retryable: true, retry_after_ms: 1 });
+    await new Promise((resolve) => (next.send = (text) => resolve(next.sent.push(JSON.parse(text)))));
+    assert.deepEqual(next.sent[tries], socket.sent[0]);
+  }
+  next.receive({ ...started(), ref });
+  await starting;
+  const first = client.start({ prompt: "Hi" });
+  sendError(next, { code: "overloaded", ref: next.sent.at(-1).ref, retryable: true });
+  await assert.rejects(first, { code: "overloaded" }, "one that was never sent before is the user's to try again");
+});
 
 test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);
@@ -289,6 +323,26 @@ test("behind a snapshot only what may be done twice is said again", async (t) =>
   await Promise.allSettled([...twice, once[1], unheard]);
 });
 
+test("a snapshot that tells of answers leaves nothing unknown: what it does not tell of was not heard", async (t) => {
+  const { socket, stream } = await running(t);
+  const asked = [stream.inject({ text: "x" }), stream.rewind(0), stream.adjust({ top_k: 2, at: 0 }), stream.inject({ text: "y" })];
+  const [injected, rewound, refused, unheard] = sentFrames(socket).slice(1);
+  const failing = assert.rejects(asked[2], { code: "invalid_params" });
+  const next = await cutAndReconnect(socket);
+  /** @type {any[]} */ const answered = [
+    { type: "injected", request_id: "r", ref: injected.ref, index: 7, count: 1 },
+    { type: "rewound", request_id: "r", ref: rewound.ref, index: 0, text_length: 0 },
+    { type: "error", ref: refused.ref, status: 400, code: "invalid_params", message: "no", retryable: false },
+  ];
+  next.receive(snapshot(5, { index: 2, text: "ab", answered }));
+  sendAttached(next);
+  assert.deepEqual(await Promise.all(asked.slice(0, 2)), [7, 0]);
+  await failing;
+  assert.deepEqual(sentFrames(next).slice(2), [unheard]);
+  next.receive({ type: "injected", request_id: "r", seq: 6, ref: unheard.ref, index: 2, count: 1 });
+  assert.equal(await asked[3], 2);
+});
+
 test("what is asked for while there is no socket waits, and goes out in order", async (t) => {
   const { client, socket, stream } = await running(t);
   socket.end(1006);
@@ -322,7 +376,8 @@ test("a loop that is left while there is no socket is cancelled when there is on
   const next = await nextSocket(socket);
   next.receive({ ...READY, session_id: "s2" });
   sendAttached(next);
-  assert.deepEqual(sentFrames(next).at(-1), { type: "cancel", request_id: "r", ref: "1" });
+  const { ref, ...asked } = sentFrames(next).at(-1);
+  assert.deepEqual(asked, { type: "cancel", request_id: "r" });
 });
 
 test("an end that was missed answers a cancel, and refuses the rest", async (t) => {
@@ -376,7 +431,7 @@ test("closing cancels the streams of which nobody said what is to become of them
 test("a stream is taken over from its beginning", async (t) => {
   const { client, socket } = await connected(t);
   const taking = client.attach("r", { window: 2 });
-  assert.deepEqual(socket.sent, [{ type: "attach", request_id: "r", after: -1, ref: "0" }]);
+  assert.deepEqual(socket.sent, [{ type: "attach", request_id: "r", after: -1, ref: socket.sent[0].ref }]);
   socket.receive(started());
   socket.receive({ ...token(0, "a"), seq: 1 });
   sendAttached(socket);
@@ -418,7 +473,7 @@ test("a taking over that was lost is asked for again, from where it had come to"
   socket.receive(started());
   socket.receive({ ...token(0, "a"), seq: 1 });
   const next = await cutAndReconnect(socket);
-  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: "0" });
+  assert.deepEqual(next.sent[1], { type: "attach", request_id: "r", after: 1, ref: socket.sent[0].ref });
   sendAttached(next);
   assert.equal((await taking).text, "a");
 });

@@ -18,9 +18,12 @@ export async function connected(t, options, ready = READY) {
   return { client, socket };
 }
 
-/** A stream named "r" that has started. @param {import("node:test").TestContext} t @param {object} [options] */
-export async function running(t, options) {
-  const { client, socket } = await connected(t);
+/**
+ * A stream named "r" that has started.
+ * @param {import("node:test").TestContext} t @param {object} [options] @param {object} [connectOptions]
+ */
+export async function running(t, options, connectOptions) {
+  const { client, socket } = await connected(t, connectOptions);
   const starting = client.start({ prompt: "Hi", request_id: "r", ...options });
   socket.receive({ ...started(), ref: socket.sent[0].ref });
   return { client, socket, stream: await starting };

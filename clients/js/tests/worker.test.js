@@ -93,7 +93,7 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
   const frame = { type: "start", request_id: "r", prompt: "Hi", params: {}, credit: { limit: 0 } };
   page.postMessage({ op: "begin", ref: "0", frame, readOptions: { window: 1 } });
   await sent("start");
-  FakeSocket.last.receive({ ...started(), ref: "0" });
+  FakeSocket.last.receive({ ...started(), ref: FakeSocket.last.sent[0].ref });
   assert.deepEqual(await heard("answer"), ["started", "answer"]);
   assert.equal(FakeSocket.last.sent.length, 1, "nothing is granted that was not asked for");
   page.postMessage({ op: "next", requestId: "r" });

@@ -57,6 +57,8 @@ export function explicitCredit(credit: Credit | undefined, window: number, inter
 };
 /** @param {Params} options @returns {Params} */
 export function adjustment(options: Params): Params;
+/** Not `crypto.randomUUID`, which a page that came by plain http does not have. @param {number} [length] in bytes */
+export function randomId(length?: number): string;
 export const DEFAULT_WINDOW: 64;
 /**
  * What concerns the client alone, and is not sent.

@@ -5,7 +5,7 @@
  * alone knows (the tokens with which a call was amended, what another connection put in) cannot be said again as long as
  * it stands. Frames and events in; pure.
  * @module
- * @import { Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
+ * @import { Answered, Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
  * @import { StreamCore } from "./stream-core.js"
  */
 /** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
@@ -28,6 +28,13 @@ export class Past {
     sent(ref: string, frame: RequestFrame): void;
     /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
     receive(event: StreamEvent, calls: Call[]): void;
+    /**
+     * An answer that a snapshot stands for, which is about to come.
+     * @param {RequestFrame} frame @param {Exclude<Answered, {type: "error"}>} answer @param {StreamCore} core
+     */
+    receiveMissed(frame: RequestFrame, answer: Exclude<Answered, {
+        type: "error";
+    }>, core: StreamCore): void;
     /** It stands for events that never came. @param {Snapshot} snapshot */
     miss({ index, params, paused, injected_tokens }: Snapshot): void;
     #private;
@@ -46,5 +53,6 @@ import type { Start } from "./protocol.js";
 import type { RequestFrame } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Call } from "./protocol.js";
+import type { Answered } from "./protocol.js";
 import type { Snapshot } from "./protocol.js";
 import type { PastStep } from "./protocol.js";

@@ -4,6 +4,7 @@
  * @property {RequestFrame} frame
  * @property {string | undefined} requestId
  * @property {object | null} transport what it was last sent over; null if it was not sent yet
+ * @property {ReturnType<typeof setTimeout> | undefined} held until when it waits for a server that starts something new
  * @property {Backoff | null} backoff of one that is sent again while the server refuses it
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
@@ -11,6 +12,8 @@
  */
 /** The pending frames of a session, by their refs. */
 export class PendingFrames {
+    /** @param {string} [prefix] so that no other client's refs, on the same stream, are ours */
+    constructor(prefix?: string);
     /** @param {RequestFrame} frame @returns {PendingFrame} */
     add(frame: RequestFrame): PendingFrame;
     /** @param {string | undefined} ref */
@@ -50,6 +53,10 @@ export type PendingFrame = {
      * what it was last sent over; null if it was not sent yet
      */
     transport: object | null;
+    /**
+     * until when it waits for a server that starts something new
+     */
+    held: ReturnType<typeof setTimeout> | undefined;
     /**
      * of one that is sent again while the server refuses it
      */

@@ -26,6 +26,8 @@ export namespace ANSWERS {
 }
 /** Sampling parameters, by their names on the wire. */
 export const PARAMS: string[];
+/** Answers that a snapshot tells of, at most. */
+export const MAX_ANSWERED: 64;
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS: string[];
 /** WebSocket close codes after which a new connection is worth a try. */
@@ -556,8 +558,15 @@ export type Snapshot = StreamEventFields & {
     reasoning?: string;
     tool_calls?: Call[];
     injected_tokens?: number;
+    answered?: Answered[];
     epoch?: number;
 };
+/**
+ * It is told by a snapshot.
+ */
+export type Answered = Paused | Resumed | Adjusted | Injected | Rewound | Approved | (ErrorEvent & {
+    ref: string;
+});
 /**
  * The client's
  *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token

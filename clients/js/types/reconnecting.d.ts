@@ -28,6 +28,8 @@ export class Reconnecting {
     send(frame: Frame): void;
     /** What was sent over this transport has been received: it works. */
     confirm(): void;
+    /** The server goes away, and nothing holds us there: another is dialled. */
+    leave(): void;
     /** Close, and dial no other. @param {number} [code] */
     close(code?: number): void;
     #private;

@@ -18,7 +18,7 @@ export function reopeningFrame(pending: PendingFrame, { seq, epoch }: {
  * @property {boolean} sentHere it has been sent over this very connection
  * @property {boolean} sent it has been sent before
  * @property {boolean} received the server has it, and will answer
- * @property {boolean} snapshot instead of events there was a snapshot, in which an answer may have gone under
+ * @property {boolean} answersLost instead of events there was a snapshot, in which an answer may have gone under
  */
 /**
  * `send` it (again), `wait` for its answer, or its outcome is `unknown`.
@@ -26,7 +26,7 @@ export function reopeningFrame(pending: PendingFrame, { seq, epoch }: {
  * @param {DeliveryState} delivery
  * @returns {"send" | "wait" | "unknown"}
  */
-export function resendDecision(frame: RequestFrame, { sentHere, sent, received, snapshot }: DeliveryState): "send" | "wait" | "unknown";
+export function resendDecision(frame: RequestFrame, { sentHere, sent, received, answersLost }: DeliveryState): "send" | "wait" | "unknown";
 /**
  * What is known of a frame that has no answer yet.
  */
@@ -46,7 +46,7 @@ export type DeliveryState = {
     /**
      * instead of events there was a snapshot, in which an answer may have gone under
      */
-    snapshot: boolean;
+    answersLost: boolean;
 };
 import type { OpeningFrame } from "./protocol.js";
 import type { Limits } from "./protocol.js";

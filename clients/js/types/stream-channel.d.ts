@@ -34,8 +34,8 @@ export class Channel {
     onfail: ((why: Error) => void) | null;
     /** Whether frames for it may be sent: it is open on this connection, and what was received before is known. */
     open: boolean;
-    /** Whether a snapshot stood in for events since the connection was lost. */
-    hadSnapshot: boolean;
+    /** Whether a snapshot stood in for events since the connection was lost, and perhaps for answers that it does not tell. */
+    answersLost: boolean;
     /** Whether it may outlive its client: its user said what is to become of it. */
     outlives: boolean;
     /** Whether nobody wants it any more. */

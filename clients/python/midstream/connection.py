@@ -25,7 +25,7 @@ from midstream.errors import (
 )
 from midstream.protocol import MSGPACK_SUBPROTOCOL, VERSION, Error, Frame, Ready, ServerEvent
 
-NORMAL_CLOSURE, PROTOCOL_VIOLATION = 1000, 1002  # RFC 6455, 7.4.1
+NORMAL_CLOSURE, GOING_AWAY, PROTOCOL_VIOLATION = 1000, 1001, 1002  # RFC 6455, 7.4.1
 
 
 class Connection:
@@ -55,8 +55,9 @@ class Connection:
         """Queue a frame."""
         self._send_queue.put_nowait(self._encode(frame))
 
-    def close(self) -> None:
+    def close(self, code: int | None = None) -> None:
         """Send what is queued, then close."""
+        self._close_code = code or self._close_code
         self._send_queue.put_nowait(None)
 
     async def run(self, receive: Callable[[ServerEvent], None]) -> ConnectionLost:

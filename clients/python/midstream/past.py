@@ -87,7 +87,7 @@ class Past:
             case protocol.Injected():
                 self._inject(event, calls)
             case protocol.Rewound(index=index):
-                self._rewind(index, (call.call_id for call in calls))
+                self.rewind(index, calls)
             case protocol.Paused(reason="client"):
                 self._paused = True
             case protocol.Resumed():
@@ -138,8 +138,9 @@ class Past:
             return PastInject(index=index, messages=told)
         return _Unknown(index)
 
-    def _rewind(self, index: int, calls: Iterable[str]) -> None:
-        left = set(calls)
+    def rewind(self, index: int, calls: Iterable[Call]) -> None:
+        """Output from `index` on is void, and these calls are left."""
+        left = {call.call_id for call in calls}
         self._results = {call: result for call, result in self._results.items() if call in left}
         stood, self._steps = self._steps, []
         for step, count in stood:

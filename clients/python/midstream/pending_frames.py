@@ -30,17 +30,17 @@ class PendingFrame:
         return getattr(self.frame, "request_id", None)
 
     def reconnect_action(
-        self, connection: object, pending_refs: Collection[str], *, after_snapshot: bool
+        self, connection: object, pending_refs: Collection[str], *, answers_lost: bool
     ) -> ReconnectAction:
         """What to do when its stream is attached to a new connection, and no replay has answered it.
 
         `pending_refs` are those that the server has and will answer. Whether it received any other can be
-        seen from the replay: what is not in it was not received. After a snapshot, which has no answers in
-        it, only what is idempotent can be sent again.
+        seen from the replay, or from the answers of a snapshot: what is not there was not received. Where
+        those may not be all, only what is idempotent can be sent again.
         """
         if self.sent_on is connection or self.frame.ref in pending_refs:
             return "wait"
-        if after_snapshot and self.sent_on is not None and not idempotent(self.frame):
+        if answers_lost and self.sent_on is not None and not idempotent(self.frame):
             return "fail"
         return "resend"
 

@@ -27,6 +27,7 @@ MAX_TOOL_NAME = 64  # characters
 MAX_TOOL_CALLS = 128  # of one message
 MAX_GUARDS = 16
 MAX_PAST_STEERING = 4096
+MAX_ANSWERED = 64
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
@@ -551,7 +552,8 @@ class SnapshotCall(Struct, omit_defaults=True, kw_only=True):
 
 
 class Snapshot(StreamEvent, kw_only=True):
-    """Everything that a reader must know of a stream up to and with event `seq`."""
+    """Everything that a reader must know of a stream up to and with event `seq`. `answered` are the answers
+    to frames for which it stands too, `MAX_ANSWERED` at most; of an `adjusted` there without `params`."""
 
     index: int
     text: str
@@ -564,6 +566,7 @@ class Snapshot(StreamEvent, kw_only=True):
     reasoning: str = ""
     tool_calls: list[SnapshotCall] = []
     injected_tokens: int = 0
+    answered: list[Paused | Resumed | Adjusted | Injected | Rewound | Approved | Error] | None = None
     epoch: int = 0
 
 

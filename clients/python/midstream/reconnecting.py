@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from midstream.backoff import Backoff
-from midstream.connection import NORMAL_CLOSURE, Connection
+from midstream.connection import GOING_AWAY, NORMAL_CLOSURE, Connection
 from midstream.dial import Dialer
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, connection_closed
 from midstream.protocol import Event, Ping, Pong
@@ -32,7 +32,7 @@ class Reconnecting:
         on_state: Callable[[ClientState], object] | None,
     ) -> None:
         self.connection = connection  # the newest
-        self.session = Session()
+        self.session = Session(reconnect_s, self._leave)
         self._dialer = dialer
         self._reconnect_s = reconnect_s
         self._on_state = on_state
@@ -85,6 +85,10 @@ class Reconnecting:
             self._closing = True
             self._report_state()
         await self.connection.wait_closed()
+
+    def _leave(self) -> None:
+        """The server goes away, and nothing holds us there."""
+        self.connection.close(GOING_AWAY)
 
     # -- an outage -------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from midstream.protocol import (
     Pong,
     Replace,
     ServerEvent,
+    Snapshot,
     Start,
     Started,
     StreamEvent,
@@ -48,8 +49,11 @@ log = logging.getLogger("midstream")
 class Session:
     """Sending never blocks: only `request` waits for something."""
 
-    def __init__(self) -> None:
+    def __init__(self, reconnect_s: float, leave: Callable[[], None]) -> None:
+        """`leave`: this connection, for another."""
         self.loop = asyncio.get_running_loop()
+        self._reconnect_s = reconnect_s
+        self._leave = leave
         self.draining = False
         self._connection: Connection | None = None
         self._channels: dict[str, Channel] = {}
@@ -155,7 +159,7 @@ class Session:
     def _send_attach(self, channel: Channel) -> None:
         if self._connection is not None:
             frame = self._attach_frame(channel)
-            channel.attach_ref, channel.snapshot_received = frame.ref, False
+            channel.attach_ref, channel.answers_lost = frame.ref, False
             self._connection.send(frame)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:
@@ -177,13 +181,13 @@ class Session:
             self.send(Grant(request_id=channel.request_id, limit=channel.core.limit))
         for pending in self._pending_for(channel.request_id):
             action = pending.reconnect_action(
-                self._connection, pending_refs, after_snapshot=channel.snapshot_received
+                self._connection, pending_refs, answers_lost=channel.answers_lost
             )
             if action == "resend":
                 self._send_pending(pending)
             elif action == "fail":
                 pending.fail(unknown_outcome(pending))
-        channel.snapshot_received = False
+        channel.answers_lost = False
         if channel.abandoned:
             self.send(Cancel(request_id=channel.request_id))
 
@@ -221,19 +225,35 @@ class Session:
             self._receive_restarted(channel, event)
             return
         if channel is not None:
+            if isinstance(event, Snapshot) and event.answered:
+                self._receive_answers(channel, event.answered)
             channel.receive(event)
         self._resolve(event.ref, event)
-        if channel is not None and isinstance(event, Started) and channel.attach_ref is not None:
-            self._resend(channel, ())
+        if channel is not None and isinstance(event, Started):
+            channel.refused_until = None
+            if channel.attach_ref is not None:
+                self._resend(channel, ())
         if isinstance(event, Final):
-            self._receive_final(event, after_snapshot=channel is not None and channel.snapshot_received)
+            self._receive_final(event, answers_lost=channel is not None and channel.answers_lost)
+
+    def _receive_answers(self, channel: Channel, answers: Iterable[StreamEvent | Error]) -> None:
+        """That were given while nobody listened here."""
+        for answer in answers:
+            pending = self._pending.get(answer.ref) if answer.ref is not None else None
+            if pending is None or pending.future.done():
+                continue
+            if isinstance(answer, Error):
+                pending.fail(from_event(answer))
+            elif isinstance(answer, pending.answer):
+                channel.receive_answer(pending.frame, answer)
+                pending.future.set_result(answer)
 
     def _receive_attached(self, event: Attached) -> None:
         for pending in self._pending_for(event.request_id):
             if pending.answer in (Started, Attached):
                 pending.future.set_result(event)
         if channel := self._channels.get(event.request_id):
-            channel.core.epoch = event.epoch
+            channel.core.epoch, channel.refused_until = event.epoch, None
             self._resend(channel, event.pending)
 
     def _resolve(self, ref: str | None, event: Event) -> None:
@@ -246,7 +266,9 @@ class Session:
         pending = self._pending.get(event.ref) if event.ref is not None else None
         request_id = (pending and pending.request_id) or event.request_id
         channel = self._channels.get(request_id) if request_id is not None else None
-        if channel is not None and event.ref is not None and event.ref == channel.attach_ref:
+        if channel is not None and event.code == "draining" and self._reconnect_s > 0:
+            self._hold(channel, event)
+        elif channel is not None and event.ref is not None and event.ref == channel.attach_ref:
             self._receive_attach_error(channel, pending, event)
         elif channel is not None and (not channel.core.started or event.code == "request_taken"):
             self._fail_stream(channel, lambda: from_event(event))
@@ -276,6 +298,7 @@ class Session:
             self._fail_stream(channel, lambda: not_the_same(event.request_id))
             self.send(Cancel(request_id=event.request_id))
         elif not channel.core.restarting:
+            channel.refused_until = None
             self._go_on(channel)
 
     def _go_on(self, channel: Channel) -> None:
@@ -286,8 +309,32 @@ class Session:
         for result in channel.past.waiting:
             channel.core.told.sent(result)
             self._connection.send(result)
-        channel.snapshot_received = False
+        channel.answers_lost = False
         self._resend(channel, ())
+
+    # -- a server that goes away -----------------------------------------------------------------------
+
+    def _hold(self, channel: Channel, event: Error) -> None:
+        """It starts nothing new: the start waits for the next connection, as long as one would be sought."""
+        self.draining = True
+        channel.attach_ref = event.ref
+        if channel.refused_until is None:
+            channel.refused_until = self.loop.time() + self._reconnect_s
+            self.loop.call_at(channel.refused_until, self._refuse, channel, event)
+        self._leave_if_idle()
+
+    def _refuse(self, channel: Channel, event: Error) -> None:
+        """Nobody has taken it."""
+        known = self._channels.get(channel.request_id) is channel
+        if known and channel.refused_until is not None:
+            self._fail_stream(channel, lambda: from_event(event))
+
+    def _leave_if_idle(self) -> None:
+        """Where nothing but starts that wait for another connection would miss this one."""
+        channels = self._channels.values()
+        held = all(channel.refused_until is not None and channel.attach_ref for channel in channels)
+        if self.draining and channels and held and self._connection is not None:
+            self._leave()
 
     def _fail_stream(self, channel: Channel, failure: Failure) -> None:
         del self._channels[channel.request_id]
@@ -295,13 +342,14 @@ class Session:
         for pending in self._pending_for(channel.request_id):
             pending.fail(failure())
 
-    def _receive_final(self, final: Final, *, after_snapshot: bool) -> None:
+    def _receive_final(self, final: Final, *, answers_lost: bool) -> None:
         """Nothing follows a final: whoever still waits for the stream has his answer now."""
         self._channels.pop(final.request_id, None)
+        self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
             if pending.answer in (Final, Attached):
                 pending.future.set_result(final)
-            elif after_snapshot and pending.sent_on is not None and not idempotent(pending.frame):
+            elif answers_lost and pending.sent_on is not None and not idempotent(pending.frame):
                 pending.fail(unknown_outcome(pending))
             else:
                 message = "the stream ended before the frame took effect"

@@ -11,10 +11,27 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from midstream.backoff import Backoff
 from midstream.errors import MidstreamError, from_code
 from midstream.past import Past
-from midstream.protocol import Cancel, Event, Frame, Grant, Inject, Snapshot, Start, StreamEvent, ToolResult
+from midstream.protocol import (
+    MAX_ANSWERED,
+    Adjust,
+    Adjusted,
+    Cancel,
+    Event,
+    Frame,
+    Grant,
+    Inject,
+    Injected,
+    Rewind,
+    Snapshot,
+    Start,
+    StreamEvent,
+    ToolResult,
+)
 from midstream.recording import StreamRecorder
 from midstream.stream_core import Noted, StreamCore
 
@@ -47,8 +64,9 @@ class Channel:
         self.kept = kept
         self.abandoned = False
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
-        self.snapshot_received = False  # whether that came with a snapshot
+        self.answers_lost = False  # whether some may have been given, and not told since
         self.backoff = Backoff(0)
+        self.refused_until: float | None = None  # its start, by servers that go away
         self.past = Past()
         self.restart: Start | None = None  # what starts it again, while that is under way
         self._recorder = recorder
@@ -79,12 +97,31 @@ class Channel:
         missed = event.seq != self.core.seq + 1  # else it is what a fork begins with
         if self.core.receive(event):
             if isinstance(event, Snapshot) and missed:
-                self.snapshot_received = True
+                self.answers_lost = event.answered is None or len(event.answered) >= MAX_ANSWERED
                 self.past.miss(event)
             self.past.receive(event, self.core.spans.calls)
             if self._recorder is not None:
                 self._recorder.receive(event)
         self._changed.set()
+
+    def receive_answer(self, frame: Frame, answer: Event) -> None:
+        """Which a snapshot stands for that is about to come."""
+        core = self.core
+        at = (
+            frame.at
+            if isinstance(frame, Adjust | Inject)
+            else frame.to
+            if isinstance(frame, Rewind)
+            else None
+        )
+        if at is not None:
+            self.past.rewind(at, core.spans.calls)
+        if isinstance(answer, Adjusted) and isinstance(frame, Adjust):
+            answer = replace(answer, params=core.adjusted(frame.params))
+        if isinstance(answer, StreamEvent):
+            self.past.receive(answer, core.spans.calls)
+        if isinstance(answer, Injected):
+            core.receive_told(answer)
 
     def start_again(self) -> Start | None:
         """What starts it again, where nobody knows it any more; None where that cannot be said exactly."""

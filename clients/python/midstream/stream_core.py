@@ -11,6 +11,7 @@ from collections import deque
 from typing import Literal, NamedTuple
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from midstream.errors import ProtocolError
 from midstream.guard_acts import GuardActs
@@ -250,9 +251,18 @@ class StreamCore:
         self.acts += [] if act is None else [act]
         return True
 
+    def adjusted(self, change: Params) -> Params:
+        """It took effect."""
+        _update(self.params, change)
+        return replace(self.params)
+
+    def receive_told(self, event: Injected) -> None:
+        """What the client has said stands there."""
+        self.told.receive(event, self._length, at_turns_end=self.pause_reason == "tool_call")
+
     def _receive_beside(self, event: StreamEvent) -> None:
         if isinstance(event, Injected) and event.reason is None:
-            self.told.receive(event, self._length, at_turns_end=self.pause_reason == "tool_call")
+            self.receive_told(event)
         else:
             self.spans.receive(event)
 
