@@ -8,6 +8,7 @@ account was full) must change no command: the commands are compared.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
@@ -86,25 +87,25 @@ class RebuiltStream:
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""
         yield from self._begin()
-        notes = iter(self._journal.history.notes)
-        note = next(notes, None)
-        for at, news in self._news():
-            while note is not None and note.heard <= self._heard:
-                yield from self._tell(note)
-                note = next(notes, None)
-            yield from self.receive(news, at + self._ahead_s)
-        while note is not None:
+        notes = deque(self._journal.history.notes)
+        for told in self._journal.history.news:
+            if isinstance(told, api.TokensTold):
+                yield from self._tell_run(told, notes)
+            else:
+                yield from self._tell_due(notes)
+                yield from self.receive(_decode(told.news), told.at + self._ahead_s)
+        for note in notes:
             yield from self._tell(note)
-            note = next(notes, None)
         self.stream.take_events()
 
-    def receive(self, news: api.News, now: float) -> Iterator[None]:
-        """And read on until nothing is left; each time that it yields, others are to have their turn."""
+    def receive(self, news: api.News, now: float, *, told: int = 1) -> Iterator[None]:
+        """And read on until nothing is left; each time that it yields, others are to have their turn. `told`:
+        as how many news it was told before."""
         self.stream.receive_news(news, now)
         yield from self._read_on(now)
         self.stream.take_decoded_turns()
         self.stream.take_acted()
-        self._heard += 1
+        self._heard += told
         if not self._heard % A_TURN or self.stream.context.guards is not None:
             self.stream.take_events()
             yield
@@ -117,6 +118,24 @@ class RebuiltStream:
         if len(self._mute.told) < heard or seen != self._journal.digest:
             raise JournalError("its commands are not those that its engine has heard")
         return self._mute.told[heard:]
+
+    def _tell_run(self, told: api.TokensTold, notes: deque[api.NoteTaken]) -> Iterator[None]:
+        """Tokens that came one by one, as many at once as it takes."""
+        tokens, at = of_int32(told.tokens).tolist(), 0
+        while at < len(tokens):
+            yield from self._tell_due(notes)
+            most = 1
+            if self.stream.takes_runs:
+                most = A_TURN - self._heard % A_TURN
+                most = min(most, notes[0].heard - self._heard) if notes else most
+            run = tokens[at : at + most]
+            news = api.News(0, index=told.index + at, tokens=run)
+            yield from self.receive(news, told.at + self._ahead_s, told=len(run))
+            at += len(run)
+
+    def _tell_due(self, notes: deque[api.NoteTaken]) -> Iterator[None]:
+        while notes and notes[0].heard <= self._heard:
+            yield from self._tell(notes.popleft())
 
     def _tell(self, note: api.NoteTaken) -> Iterator[None]:
         self.stream.take_events()  # nobody acts on what has not been sent
@@ -133,14 +152,6 @@ class RebuiltStream:
         """Another: what the last has heard is nothing to it."""
         self._mute = _Mute(fingerprint)
         return self._mute
-
-    def _news(self) -> Iterator[tuple[float, api.News]]:
-        for told in self._journal.history.news:
-            if isinstance(told, api.TokensTold):
-                for behind, token in enumerate(of_int32(told.tokens)):
-                    yield told.at, api.News(0, index=told.index + behind, tokens=[token])
-            else:
-                yield told.at, _decode(told.news)
 
 
 def _journal_of(origin: Origin) -> api.Journal:

@@ -945,6 +945,12 @@ class Stream:
             or self._commands.to_make is not None
         )
 
+    @property
+    def takes_runs(self) -> bool:
+        """Whether tokens that came one by one, with nothing in between, may be told it at once: it does nothing
+        between them."""
+        return self.context.guards is None and not (self._counts_reasoning or self.reading)
+
     def _read_on(self) -> None:
         if self.context.guards is not None and self.context.guards.reading:
             self.context.guards.read_on()
