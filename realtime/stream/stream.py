@@ -947,8 +947,7 @@ class Stream:
 
     @property
     def takes_runs(self) -> bool:
-        """Whether tokens that came one by one, with nothing in between, may be told it at once: it does nothing
-        between them."""
+        """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._counts_reasoning or self.reading)
 
     def _read_on(self) -> None:
