@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "hangs",
     "fleet_deaths",
     "fleet_hangs",
+    "ray",
     "bystanders",
     "gateway_deaths",
     "gateway_crowds",

@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -68,8 +68,18 @@ async def strike(
     served: Served, blow: signal.Signals, count: int, seed: int = SEED, clients: int = CLIENTS
 ) -> tuple[Score, Watched]:
     """So many engines, the oldest first."""
-    deaths, over = Deaths(), asyncio.Event()
     await whole(served, ENGINES)
+    chance = random.Random(seed)
+    return await under_load(
+        served, lambda watched, deaths: watched.through(blow, count, deaths, chance), clients
+    )
+
+
+async def under_load(
+    served: Served, through: Callable[[Watched, Deaths], Awaitable[None]], clients: int = CLIENTS
+) -> tuple[Score, Watched]:
+    """`through`: what befalls the fleet meanwhile."""
+    deaths, over = Deaths(), asyncio.Event()
     score = await quiet_run(served.http, SEEDS, crowd(nothing))
     async with AsyncExitStack() as stack:
         playing = [await stack.enter_async_context(midstream.connect(served.http)) for _ in range(clients)]
@@ -80,7 +90,7 @@ async def strike(
                 group.create_task(keep_playing(client, score, crowd(deaths.next), over.is_set))
             for watcher in watching:
                 group.create_task(watched.keep_reading(watcher, over))
-            await watched.through(blow, count, deaths, random.Random(seed))
+            await through(watched, deaths)
             over.set()
             deaths.over()
     await served.until_idle()
@@ -137,10 +147,16 @@ class Watched:
     async def strike(self, blow: Callable[[], object]) -> None:
         """Returns when all engines are there again."""
         before = await restarts(self._served)
+        self.hit(blow)
+        await whole(self._served, ENGINES, before + 1)
+        self.is_whole()
+
+    def hit(self, blow: Callable[[], object]) -> None:
         self._struck = time.perf_counter()
         blow()
         self.blows += 1
-        await whole(self._served, ENGINES, before + 1)
+
+    def is_whole(self) -> None:
         self.whole_s.append(time.perf_counter() - self._struck)
 
     async def keep_reading(self, client: Client, over: asyncio.Event) -> None:

@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import PATIENCE_S, Served, environment
+from tests.server.ray_fleet import ENGINES, TOY, Fleet, redis_server
 from tests.server.test_fleet import far, go_on_and_say_the_same, started
-from tests.server.test_models import pauses, serving
+from tests.server.test_models import pauses
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
+    pytest.mark.skipif(
+        which("redis-server") is None, reason="Ray's GCS has its Redis here: install redis-server"
+    ),
 ]
-MACHINES = ENGINES = 3
-TOY = """
-[models.toy]
-source = "toy"
-replicas = {}
-threads = 1
-toy_step_ms = 30
-"""
 ELASTIC = """
 [models.elastic]
 source = "toy"
@@ -46,99 +39,12 @@ keep_alive = "2s"
 threads = 1
 toy_step_ms = 30
 """
-ACTOR = "ray::EngineActor"
-
-
-class Fleet:
-    """The machines, the engines on them, and a gateway."""
-
-    def __init__(self, folder: Path) -> None:
-        self._models, self._token = folder / "models.toml", folder / "token"
-        self._models.write_text(TOY.format(ENGINES) + ELASTIC)
-        self._token.write_text("sesame\n")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fakes.ray_machines", str(MACHINES)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment(),
-        )
-        assert self._process.stdout is not None
-        said = json.loads(self._process.stdout.readline())
-        self.address: str = said["address"]
-        self.gcs: int = said["gcs"]
-        self._machines: list[int] = said["machines"]
-        self.told("up", "--models", str(self._models), "--token-file", str(self._token))
-        ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
-        self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", "1")
-
-    def told(self, command: str, *arguments: str) -> str:
-        """`midstream fleet`."""
-        done = self.tell(command, *arguments)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    def tell(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "keeper.command", command, "--ray", self.address, *arguments],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            env=environment(),
-        )
-
-    async def until(self, engines: int, model: str = "toy") -> None:
-        await self.served.until(lambda now: now.get(serving(model), 0) == engines)
-
-    async def struck(self, processes: Sequence[int], blow: signal.Signals) -> None:
-        """Returns when the fleet has felt it and is whole again."""
-        for process in processes:
-            os.kill(process, blow)
-        await self.served.until(lambda now: now[serving("toy")] < ENGINES)
-        await self.until(ENGINES)
-
-    def actors(self) -> list[int]:
-        return [process for process, _, name in _processes() if name.startswith(ACTOR)]
-
-    def machine(self) -> list[int]:
-        """All processes of one with an engine, its own the first. It is not counted on any more."""
-        parents = {process: parent for process, parent, _ in _processes()}
-        machine = next(one for one in self._machines if any(parents[actor] == one for actor in self.actors()))
-        self._machines.remove(machine)
-        return _below(machine)
-
-    def end(self) -> None:
-        self.served.end()
-        all_of_ray = _below(self._process.pid)
-        self._process.communicate()
-        for process in all_of_ray:  # some wait for ever for a GCS that was killed
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-
-
-def _processes() -> Iterator[tuple[int, int, str]]:
-    listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    for line in listed.splitlines():
-        process, parent, name = line.split(maxsplit=2)
-        yield int(process), int(parent), name
-
-
-def _below(top: int) -> list[int]:
-    """It, what it has started, and so on."""
-    found, all_of_them = [top], list(_processes())
-    for parent in found:
-        found += [process for process, of, _ in all_of_them if of == parent]
-    return found
 
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Fleet]:
-    with TemporaryDirectory() as folder:
-        fleet = Fleet(Path(folder))
+    with TemporaryDirectory() as folder, redis_server() as redis:
+        fleet = Fleet(Path(folder), TOY + ELASTIC, redis)
         try:
             yield fleet
             fleet.served.tell()
@@ -228,7 +134,7 @@ async def test_a_model_comes_grows_shrinks_and_goes_with_its_load(fleet: Fleet) 
 
 async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:
     greedy = tmp_path / "models.toml"
-    greedy.write_text(TOY.format(ENGINES) + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n')
+    greedy.write_text(TOY + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n')
     token = tmp_path / "token"
     token.write_text("sesame")
     await in_a_thread(lambda: fleet.told("up", "--models", str(greedy), "--token-file", str(token)))
@@ -257,6 +163,17 @@ async def test_a_machine_may_freeze(fleet: Fleet) -> None:
         await fleet.struck(frozen, signal.SIGSTOP)
     for process in frozen:
         os.kill(process, signal.SIGKILL)
+
+
+async def test_a_gcs_that_has_what_it_knows_in_redis_comes_back_to_its_fleet(fleet: Fleet) -> None:
+    async with streams_that_go_on(fleet):
+        for process in (fleet.gcs, fleet.actors()[0]):
+            os.kill(process, signal.SIGKILL)
+        await fleet.until_felt()
+        await asyncio.to_thread(fleet.do, "head again")
+        await fleet.until(ENGINES)
+    said = await in_a_thread(lambda: fleet.told("status"))
+    assert said.count(" ready ") == ENGINES
 
 
 async def test_ray_may_die_and_streams_go_on_and_new_ones_are_taken(fleet: Fleet) -> None:

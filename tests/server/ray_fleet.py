@@ -1,0 +1,154 @@
+"""Engines that Ray keeps on machines, a gateway that knows no Ray, and what an operator does with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.server.server_process import PATIENCE_S, Served, environment
+from tests.server.test_models import serving
+
+MACHINES = ENGINES = 3
+SILENCE_S = 1.0  # --engine-silence-s
+TOY = f"""
+[models.toy]
+source = "toy"
+replicas = {ENGINES}
+threads = 1
+toy_step_ms = 30
+"""
+ACTOR = "ray::EngineActor"
+
+
+class Fleet:
+    """The machines, the engines on them, and a gateway. `redis`: the address of one in which the GCS has what
+    it knows."""
+
+    def __init__(self, folder: Path, models: str = TOY, redis: str = "") -> None:
+        self._models, self._token = folder / "models.toml", folder / "token"
+        self._models.write_text(models)
+        self._token.write_text("sesame\n")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fakes.ray_machines", str(MACHINES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment() | ({"RAY_REDIS_ADDRESS": redis} if redis else {}),
+        )
+        self._heard()
+        self.up()
+        ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
+        self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", str(SILENCE_S))
+
+    def _heard(self) -> None:
+        assert self._process.stdout is not None
+        said = json.loads(self._process.stdout.readline())
+        self.address: str = said["address"]
+        self.gcs: int = said["gcs"]
+        self._machines: list[int] = said["machines"]
+
+    # -- what an operator does -------------------------------------------------------------------
+
+    def do(self, what: str) -> None:
+        """As `tests.fakes.ray_machines` knows it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        self._heard()
+
+    def up(self) -> None:
+        self.told("up", "--models", str(self._models), "--token-file", str(self._token))
+
+    def told(self, command: str, *arguments: str) -> str:
+        """`midstream fleet`."""
+        done = self.tell(command, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def tell(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "keeper.command", command, "--ray", self.address, *arguments],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            env=environment(),
+        )
+
+    # -- what befalls it -------------------------------------------------------------------------
+
+    async def until(self, engines: int, model: str = "toy") -> None:
+        await self.served.until(lambda now: now.get(serving(model), 0) == engines)
+
+    async def struck(self, processes: Sequence[int], blow: signal.Signals) -> None:
+        """Returns when the fleet has felt it and is whole again."""
+        for process in processes:
+            os.kill(process, blow)
+        await self.until_felt()
+        await self.until(ENGINES)
+
+    async def until_felt(self) -> None:
+        await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES)
+
+    def actors(self) -> list[int]:
+        ours = set(_below(self._process.pid))
+        return [process for process, _, name in _processes() if process in ours and name.startswith(ACTOR)]
+
+    def machine(self) -> list[int]:
+        """All processes of one with as few engines as any that has some, its own the first."""
+        actors = self.actors()
+        engines = [parent for process, parent, _ in _processes() if process in actors]
+        return _below(min((one for one in self._machines if one in engines), key=engines.count))
+
+    def end(self) -> None:
+        self.served.end()
+        all_of_ray = _below(self._process.pid)
+        self._process.communicate()
+        for process in all_of_ray:  # some wait for ever for a GCS that was killed
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    for line in listed.splitlines():
+        process, parent, name = line.split(maxsplit=2)
+        yield int(process), int(parent), name
+
+
+def _below(top: int) -> list[int]:
+    """It, what it has started, and so on."""
+    found, all_of_them = [top], list(_processes())
+    for parent in found:
+        found += [process for process, of, _ in all_of_them if of == parent]
+    return found
+
+
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """Its address. What it knows is gone with it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    redis = subprocess.Popen(
+        ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert redis.stdout is not None
+        said = next((line for line in redis.stdout if "Ready to accept connections" in line), None)
+        assert said is not None, "it did not start"
+        yield f"127.0.0.1:{port}"
+    finally:
+        redis.kill()
+        redis.communicate()
