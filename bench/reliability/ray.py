@@ -129,7 +129,7 @@ async def a_frozen_machine(fleet: Fleet, watched: Watched) -> None:
 
 
 async def the_gcs(fleet: Fleet, watched: Watched) -> None:
-    """What Ray knew is gone. Streams feel nothing of it until all machines are begun anew, as they must be."""
+    """What Ray knew is gone. Streams feel nothing of it until all machines are started anew, as must be."""
     os.kill(fleet.gcs, signal.SIGKILL)
     await streams_are_read(watched)
     await asyncio.to_thread(watched.hit, partial(fleet.do, "all again"))
