@@ -99,36 +99,36 @@ class Fleet:
         await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES)
 
     def actors(self) -> list[int]:
-        ours = set(_below(self._process.pid))
-        return [process for process, _, name in _processes() if process in ours and name.startswith(ACTOR)]
+        ours = set(below(self._process.pid))
+        return [process for process, _, name in processes() if process in ours and name.startswith(ACTOR)]
 
     def machine(self) -> list[int]:
         """All processes of one with as few engines as any that has some, its own the first."""
         actors = self.actors()
-        engines = [parent for process, parent, _ in _processes() if process in actors]
-        return _below(min((one for one in self._machines if one in engines), key=engines.count))
+        engines = [parent for process, parent, _ in processes() if process in actors]
+        return below(min((one for one in self._machines if one in engines), key=engines.count))
 
     def end(self) -> None:
         self.served.end()
-        all_of_ray = _below(self._process.pid)
+        all_of_ray = below(self._process.pid)
         self._process.communicate()
         for process in all_of_ray:  # some wait for ever for a GCS that was killed
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
-def _processes() -> Iterator[tuple[int, int, str]]:
+def processes() -> Iterator[tuple[int, int, str]]:
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
     ).stdout
     for line in listed.splitlines():
         process, parent, name = line.split(maxsplit=2)
         yield int(process), int(parent), name
 
 
-def _below(top: int) -> list[int]:
+def below(top: int) -> list[int]:
     """It, what it has started, and so on."""
-    found, all_of_them = [top], list(_processes())
+    found, all_of_them = [top], list(processes())
     for parent in found:
         found += [process for process, of, _ in all_of_them if of == parent]
     return found
