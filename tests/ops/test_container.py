@@ -178,7 +178,7 @@ def script(folder: Path, variables: dict[str, str]) -> str:
         packages=shlex.quote(sysconfig.get_path("purelib")),
         copy="\n".join(copies),
         venv=venv,
-        install=install,
+        install=shlex.join(["env", *(each.text for each in containerfile.of(BUILD, "ARG"))]) + " " + install,
         folder=shlex.join(containerfile.one(FINAL, "RUN").command),
         keys=shlex.quote(str(folder / "keys.toml")),
         environment=shlex.join(f"{name}={value}" for name, value in variables.items()),
