@@ -129,10 +129,9 @@ class Quotas:
         """Refuse what can be refused before the prompt is tokenized, which costs more than to say no."""
         allowance, account = self._allowance(tenant), self._accounts[tenant]
         _check_priority(start, allowance)
-        most, there = allowance.max_streams, account.here.streams + account.elsewhere.streams
-        if most is None:
-            most, there = self._share.max_streams, account.here.streams
-        if most is not None and there >= most:
+        here, elsewhere = account.here.streams, account.elsewhere.streams
+        most = _reached(allowance.max_streams, self._share.max_streams, here, elsewhere)
+        if most is not None:
             raise Refusal(
                 "too_many_streams",
                 f"Your limit of {most} unfinished streams is reached.",
@@ -142,11 +141,10 @@ class Quotas:
 
     def check_connections(self, tenant: str) -> None:
         """Refuse one more."""
-        most, account = self._allowance(tenant).max_connections, self._accounts[tenant]
-        there = account.here.connections + account.elsewhere.connections
-        if most is None:
-            most, there = self._share.max_connections, account.here.connections
-        if most is not None and there >= most:
+        allowance, account = self._allowance(tenant), self._accounts[tenant]
+        here, elsewhere = account.here.connections, account.elsewhere.connections
+        most = _reached(allowance.max_connections, self._share.max_connections, here, elsewhere)
+        if most is not None:
             raise Refusal(
                 "rate_limited",
                 f"The limit of {most} connections of your key's tenant is reached.",
@@ -260,6 +258,13 @@ def _nothing() -> None:
 
 def _everything(tenant: str) -> Allowance:
     return EVERYTHING
+
+
+def _reached(own: int | None, share: int | None, here: int, elsewhere: int) -> int | None:
+    """The limit that is reached, if one is: a tenant's own, of what it takes anywhere, or where it has none
+    its share of this server."""
+    most, there = (share, here) if own is None else (own, here + elsewhere)
+    return most if most is not None and there >= most else None
 
 
 def _refuse_for(wait_s: float, limit: str) -> None:
