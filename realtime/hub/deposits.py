@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engine import api
 from engine import deposits as own
-from realtime.hub.keepers import ANSWER_S, rank
+from realtime.hub.keepers import ANSWER_S, answering, chosen
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
 from realtime.refusal import Refusal
@@ -48,7 +48,7 @@ class Deposits:
 
     async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
         """Raises Refusal, where it may not be there."""
-        engine = max(self._keepers(), key=lambda engine: rank(name, engine), default=None)
+        engine = chosen(name, answering(self._serving))
         if engine is None:
             kept = self._own.leave(name, what, for_s, self._clock())
         else:
@@ -60,7 +60,7 @@ class Deposits:
     async def collect(self, name: bytes) -> bytes | None:
         """It is nobody else's from now on."""
         what = self._own.collect(name, self._clock())
-        if what is None and (keepers := self._keepers()):
+        if what is None and (keepers := answering(self._serving)):
             answer = await self._ask(keepers, lambda number: api.Collect(number, name))
             return answer.what if isinstance(answer, api.Collected) else None
         return what
@@ -73,9 +73,6 @@ class Deposits:
     def engine_lost(self, engine: ServingEngine) -> None:
         for asked in self._asked.values():
             asked.receive(engine, None)
-
-    def _keepers(self) -> list[ServingEngine]:
-        return [engine for engine in self._serving.engines.values() if engine.keeps and not engine.hangs]
 
     async def _ask(
         self, engines: list[ServingEngine], question: Callable[[int], api.AnyCommand]

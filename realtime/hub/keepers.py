@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -162,10 +163,10 @@ class Keepers:
     # -- asking ----------------------------------------------------------------------------------
 
     def _ask(self, number: int, name: bytes, *, claims: bool) -> Search:
-        keepers = [engine for engine in self._serving.engines.values() if engine.keeps]
-        asked = [engine for engine in keepers if not engine.hangs]
-        search = self._searches[number] = Search(asked, doubtful=len(asked) < len(keepers))
-        registrar = max(asked, key=lambda engine: rank(name, engine), default=None) if claims else None
+        asked = answering(self._serving)
+        keepers = sum(engine.keeps for engine in self._serving.engines.values())
+        search = self._searches[number] = Search(asked, doubtful=len(asked) < keepers)
+        registrar = chosen(name, asked) if claims else None
         if registrar is not None:
             self._claims.setdefault(name, Claim(number, {})).at[registrar] = None
         for engine in asked:
@@ -191,8 +192,17 @@ class Keepers:
         self._serving.flush()
 
 
-def rank(name: bytes, engine: ServingEngine) -> bytes:
-    """All gateways have the same, whatever they call the engine (rendezvous hashing)."""
+def answering(serving: Serving) -> list[ServingEngine]:
+    """Those that keep what outlives us, and do not hang."""
+    return [engine for engine in serving.engines.values() if engine.keeps and not engine.hangs]
+
+
+def chosen(name: bytes, engines: Iterable[ServingEngine]) -> ServingEngine | None:
+    """The same by all gateways, whatever they call the engines (rendezvous hashing)."""
+    return max(engines, key=lambda engine: _rank(name, engine), default=None)
+
+
+def _rank(name: bytes, engine: ServingEngine) -> bytes:
     return blake2b(name + engine.keeper, digest_size=8).digest()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from msgspec import Struct, msgpack
 
 from engine import api
-from realtime.hub.keepers import rank
+from realtime.hub.keepers import answering, chosen
 from realtime.hub.registry import Timer
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
@@ -101,8 +101,7 @@ class Shares:
     def _tell(self, taken: Callable[[], dict[str, Taken]]) -> None:
         if self._withdrawn:
             return
-        keepers = [engine for engine in self._serving.engines.values() if engine.keeps and not engine.hangs]
-        relay = max(keepers, key=lambda engine: rank(NAME, engine), default=None)
+        relay = chosen(NAME, answering(self._serving))
         if relay is not self._relay:
             if self._relay is not None:
                 self._say(self._relay, Told({}, whole=True))  # it is told there
