@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from engine import api
 from engine.deposits import Deposits
 from engine.listening import limits
+from engine.listening.announcements import Announcements
 from engine.listening.claims import Claim, Claims
 from engine.listening.gateway import Gateway
 from engine.listening.kept_streams import KeptStream, KeptStreams
@@ -80,8 +81,7 @@ class Listener:
         self._claims = Claims[Gateway]()
         self._deposits = Deposits()
         self._numbers = itertools.count()
-        self._announcing = dict[Gateway, int]()  # by which number others hear of each
-        self._announcing_numbers = itertools.count()
+        self._announcements = Announcements[Gateway]()
         self._unsaid = 0  # connections that were refused
         self._silent_until_s = 0.0
         self._leaving = False
@@ -215,16 +215,8 @@ class Listener:
             case api.Collect(stream=stream, name=name):
                 gateway.answer(api.Collected(stream, self._deposits.collect(name, time.monotonic())))
             case api.Announce(what=what):
-                self._announce(gateway, what)
-
-    def _announce(self, gateway: Gateway, what: bytes | None) -> None:
-        if gateway not in self._announcing:
-            for number in self._announcing.values():
-                gateway.answer(api.Announced(number, b""))
-            self._announcing[gateway] = next(self._announcing_numbers)
-        for other in self._announcing:
-            if other is not gateway:
-                other.answer(api.Announced(self._announcing[gateway], what))
+                for other, told in self._announcements.make(gateway, what):
+                    other.answer(told)
 
     def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
         if adopt.claims:
@@ -270,9 +262,8 @@ class Listener:
             orphans = [number for number in left if self._let_wait(number)]
             for key, claim in self._claims.leave(gateway):
                 self._next(key, claim)
-        if gateway in self._announcing:
-            self._announce(gateway, None)
-            del self._announcing[gateway]
+        for other, told in self._announcements.leave(gateway):
+            other.answer(told)
         log.info(
             "a gateway is gone, and %d of its streams with it: %d wait for another",
             len(left) - len(orphans),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import count
 from types import SimpleNamespace
 
 import pytest
 
 from engine import api
+from engine.listening.announcements import Announcements
 from midstream.protocol import Start
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.shares import SPENT_S, Shares
@@ -23,26 +23,17 @@ class Relay:
     """An engine that listens, as far as it passes on what gateways announce."""
 
     def __init__(self) -> None:
-        self._heard_by: dict[Gateway, int] = {}
-        self._numbers = count()
+        self._announcements = Announcements[Gateway]()
         self.announced = 0
 
     def take(self, gateway: Gateway, engine: int, command: api.Announce) -> None:
         self.announced += 1
-        if gateway not in self._heard_by:
-            for number in self._heard_by.values():
-                gateway.receive(engine, api.Announced(number, b""))
-            self._heard_by[gateway] = next(self._numbers)
-        self._tell(gateway, engine, command.what)
+        for other, told in self._announcements.make(gateway, command.what):
+            other.receive(engine, told)
 
     def leave(self, gateway: Gateway, engine: int) -> None:
-        self._tell(gateway, engine, None)
-        del self._heard_by[gateway]
-
-    def _tell(self, gateway: Gateway, engine: int, what: bytes | None) -> None:
-        for other in self._heard_by:
-            if other is not gateway:
-                other.receive(engine, api.Announced(self._heard_by[gateway], what))
+        for other, told in self._announcements.leave(gateway):
+            other.receive(engine, told)
 
 
 class Gateway:
