@@ -91,7 +91,7 @@ class Outbox:
         self._waiting_tokens = 0
         self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
-        self._answers: deque[Answer] = deque(maxlen=MAX_ANSWERED)  # the last that were given out
+        self._answers: list[Answer] = []  # the last that were given out
 
     @property
     def waiting(self) -> bool:
@@ -400,6 +400,7 @@ class Outbox:
             self._remember(event)
         if event.ref is not None and isinstance(event, Answer):
             self._answers.append(replace(event, params=Params()) if isinstance(event, Adjusted) else event)
+            del self._answers[:-MAX_ANSWERED]
         events.append(event)
 
 
