@@ -90,7 +90,7 @@ def _guards(frame: StreamFrame) -> list[Guard]:
 def _written(frame: StreamFrame) -> int:
     past = 0
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        past = PAST_TOKEN * len(frame.past.tokens) + sum(_written(put_in) for put_in in _put_in(frame))
+        past = PAST_TOKEN * len(frame.past.tokens) + sum(_written(put_in) for put_in in past_injects(frame))
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             return past + len(text)
@@ -101,8 +101,7 @@ def _written(frame: StreamFrame) -> int:
     return past
 
 
-def _put_in(frame: protocol.Start) -> list[protocol.Inject]:
-    """Of its past."""
+def past_injects(frame: protocol.Start) -> list[protocol.Inject]:
     steering = () if frame.past is None else frame.past.steering
     return [
         protocol.Inject(
@@ -160,7 +159,7 @@ def weight(frame: StreamFrame) -> int:
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(weight, _put_in(frame)))
+        size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(weight, past_injects(frame)))
         size += sum(params_bytes(step.params) for step in frame.past.steering if isinstance(step, PastAdjust))
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
@@ -201,7 +200,7 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
 
 
 class Opening(Struct):
-    """What a stream begins with that has a past. `params`: those of its first token."""
+    """What a stream begins with, and its past, if it has one. `params`: those of its first token."""
 
     params: Params
     context: Context
@@ -224,7 +223,7 @@ def tokenize(
     _check_unguarded(frame.params, frame.past)
     with _refusing(frame, model):
         _known(frame.past.tokens, "past.tokens", model)
-        put_in = [_injection(put_in, model, brief) for put_in in _put_in(frame)]
+        put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
 
 
@@ -244,9 +243,17 @@ def opening(
     model: ServedModel,
     put_in: Sequence[list[int]] = (),
 ) -> Opening:
-    """`params`: complete; `put_in`: the tokens of each inject of its past."""
+    *_, whole = openings(frame, prompt, params, model, put_in)
+    return whole
+
+
+def openings(
+    frame: protocol.Start, prompt: list[int], params: Params, model: ServedModel, put_in: Sequence[list[int]]
+) -> Iterator[Opening]:
+    """As far as its past is read, and in the end all of it. `params`: complete; `put_in`: the tokens of each
+    inject of its past."""
     rules = output_rules(frame, prompt, model)
-    return Opening(params, begun(frame, prompt, params, rules, model, put_in))
+    return (Opening(params, context) for context in begun(frame, prompt, params, rules, model, put_in))
 
 
 def _tokenize(

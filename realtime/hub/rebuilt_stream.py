@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
-from midstream import protocol
-from realtime.hub.frame_tokenizing import opening
+from realtime.hub.frame_tokenizing import openings, past_injects
 from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import tell
 from realtime.stream.memory import MemoryAccount
@@ -78,7 +77,10 @@ class RebuiltStream:
             of = self._parent.stream.context
             context = of.fork(start.request_id, record.origin.index, record.params, model)
         else:
-            context = opening(start, prompt, record.params, model, _put_in(start)).context
+            put_in = [inject.tokens or [] for inject in past_injects(start)]  # whose text has become tokens
+            for opening in openings(start, prompt, record.params, model, put_in):
+                context = opening.context
+                yield
         self.stream = self._make(context, model=model, engine=None if record.waits else self._mute)
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
@@ -157,12 +159,6 @@ class RebuiltStream:
 def _journal_of(origin: Origin) -> api.Journal:
     """As it was when it was forked."""
     return api.Journal(origin.record, 0, 0, origin.history, origin.prompt, origin.credit, 0, 0)
-
-
-def _put_in(start: protocol.Start) -> list[list[int]]:
-    """Of its past, whose text has become tokens."""
-    steering = () if start.past is None else start.past.steering
-    return [step.tokens or [] for step in steering if isinstance(step, protocol.PastInject)]
 
 
 class _Mute:

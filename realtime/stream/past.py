@@ -1,12 +1,13 @@
 """What a client knows of a stream that nobody else knows any more, as the context of one that goes on there.
 
 Its output is taken as given, token for token, and what it was told stands where it stood, so that all that
-hangs on that (text, calls, where a grammar began) is as it was. Pure; it takes as long as there are tokens.
+hangs on that (text, calls, where a grammar began) is as it was. Pure; it takes as long as there are tokens,
+and others may have their turn in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from midstream import protocol
 from midstream.protocol import Params, PastAdjust, PastInject
@@ -17,6 +18,8 @@ from realtime.stream.params import merged
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 
+A_TURN = 64  # tokens, before others may have their turn
+
 
 def begun(
     start: protocol.Start,
@@ -25,12 +28,13 @@ def begun(
     rules: OutputRules | None,
     model: ServedModel,
     put_in: Sequence[list[int]],
-) -> Context:
-    """`params` are those that it began with, `put_in` the tokens of each inject of its past. Raises Refusal
-    where it could not have gone on behind that."""
+) -> Iterator[Context]:
+    """Yields it as far as it is read, and in the end all of it. `params` are those that it began with,
+    `put_in` the tokens of each inject of its past. Raises Refusal where it could not have gone on behind."""
     context = of_prompt(start, prompt, params, rules, model)
     if start.past is None:
-        return context
+        yield context
+        return
     past = start.past
     injections = iter(put_in)
     for step in past.steering:
@@ -40,19 +44,23 @@ def begun(
                 f"`past.steering` has a step at token {step.index}: they stand in their order, and none "
                 f"behind the {len(past.tokens)} of `past.tokens`.",
             )
-        _read(context, past.tokens[len(context.output) : step.index])
+        for _ in _read(context, past.tokens[len(context.output) : step.index]):
+            yield context
         if isinstance(step, PastAdjust):
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
         else:
             _inject(context, start.request_id, step, next(injections), rules)
-    _read(context, past.tokens[len(context.output) :])
+    for _ in _read(context, past.tokens[len(context.output) :]):
+        yield context
     _check(context, model)
-    return context.inherited_whole()
+    yield context.inherited_whole()
 
 
-def _read(context: Context, tokens: list[int]) -> None:
-    for token in tokens:
+def _read(context: Context, tokens: list[int]) -> Iterator[None]:
+    for at, token in enumerate(tokens, 1):
         context.output.add(token)
+        if not at % A_TURN:
+            yield
         if context.output.stopped is not None:
             raise Refusal(
                 "invalid_params",

@@ -3,6 +3,7 @@ engine keep it, and in the end another is built of that, which must be the same.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -160,12 +161,13 @@ def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 
             kept.note(protocol.Cancel(request_id="a", ref=ref))
 
     patch.setattr(Stream, "cancel", cancelled)
-    patch.setattr(rebuilt_stream, "opening", opened)
+    patch.setattr(rebuilt_stream, "openings", opened)
     return all_kept
 
 
-def opened(start: Any, prompt: Any, params: Any, model: Any, put_in: Any) -> Opening:
-    return Opening(params, begun(start, prompt, params, _rules[0], model, put_in))
+def opened(start: Any, prompt: Any, params: Any, model: Any, put_in: Any) -> Iterator[Opening]:
+    for context in begun(start, prompt, params, _rules[0], model, put_in):
+        yield Opening(params, context)
 
 
 _rules: list[Any] = [None]  # of the one that is being built

@@ -21,8 +21,11 @@ from midstream.protocol import (
     PastInject,
     Rewind,
 )
+from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.stream.past import A_TURN
 from tests.fakes.checking_client import Account, Reader
-from tests.fakes.simulated_client import opened, refused, rest, run_out, start
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import opened, refused, rest, run_out, settled, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 ROOM = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=12)
@@ -134,3 +137,18 @@ def test_it_is_refused_behind_what_it_would_have_stopped_at() -> None:
     stop = first.text[10:13]
     reader.send(again(Past(tokens=first.tokens[:40]), params=Params(**PARAMS, stop=stop)))
     assert "beyond the end of the stream" in refused(reader).message
+
+
+async def test_who_builds_it_again_from_its_journal_reads_a_long_past_in_many_turns() -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    past = Past(tokens=[97] * 2000, steering=[PastInject(index=1000, tokens=[98] * 10)])
+    params = Params(**PARAMS | {"max_tokens": 2010})
+    listener.send(start("b", past=past, params=params, on_disconnect="pause"))
+    await settled()
+    rest(server)
+    (stream,) = server.hub.streams
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    assert sum(1 for _ in rebuilt.replay()) >= 2000 // A_TURN
+    assert rebuilt.stream.output.tokens[:2000] == stream.output.tokens[:2000]
