@@ -95,6 +95,14 @@ def welcomed(gateway: Gateway) -> bool:
     return isinstance(hello, api.Hello) and len(hello.keeper) == 8 and replace(hello, keeper=b"") == HELLO
 
 
+def joined(connect: Callable[[], Gateway], count: int) -> list[Gateway]:
+    """So many, one behind the other."""
+    gateways = [connect().join() for _ in range(count)]
+    for gateway in gateways:
+        assert welcomed(gateway)
+    return gateways
+
+
 class GrpcGateway(Gateway):
     """One by gRPC."""
 
@@ -661,9 +669,7 @@ def kept(stream: int, grace_s: float = 60.0) -> api.Submit:
 def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follows(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second = connect().join(), connect().join()
-    for gateway in (first, second):
-        assert welcomed(gateway)
+    first, second = joined(connect, 2)
     first.send([kept(3), api.Note(3, 0, b"told"), api.Pause(3)])
     number = engine.next_commands()[0].stream  # type: ignore[union-attr]
     engine.listener.emit(output(api.News(number, tokens=[5])))
@@ -687,9 +693,7 @@ def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follo
 def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second = connect().join(), connect().join()
-    for gateway in (first, second):
-        assert welcomed(gateway)
+    first, second = joined(connect, 2)
     first.send([kept(3)])
     engine.next_commands()
     second.send([api.Adopt(9, b"key"), api.Adopt(8, b"another")])
@@ -710,9 +714,7 @@ def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gate
 def test_of_gateways_that_claim_a_name_one_has_it_and_the_next_when_that_is_settled(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second, third = (connect().join() for _ in range(3))
-    for gateway in (first, second, third):
-        assert welcomed(gateway)
+    first, second, third = joined(connect, 3)
     first.send([api.Adopt(1, b"key", claims=True)])
     assert first.hear() == api.Adopted(1)
     second.send(
@@ -737,9 +739,7 @@ def test_who_settles_nothing_is_waited_for_no_longer_than_that(
     monkeypatch: pytest.MonkeyPatch, engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
     monkeypatch.setattr(api, "CLAIM_S", 0.05)
-    first, second = connect().join(), connect().join()
-    for gateway in (first, second):
-        assert welcomed(gateway)
+    first, second = joined(connect, 2)
     first.send([api.Adopt(1, b"key", claims=True)])
     assert first.hear() == api.Adopted(1)
     second.send([api.Adopt(2, b"key", claims=True)])
@@ -749,9 +749,7 @@ def test_who_settles_nothing_is_waited_for_no_longer_than_that(
 def test_what_one_gateway_leaves_another_has_once(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second = connect().join(), connect().join()
-    for gateway in (first, second):
-        assert welcomed(gateway)
+    first, second = joined(connect, 2)
     first.send([api.Deposit(1, b"name", b"what", 30.0)])
     assert first.hear() == api.Deposited(1, True)
     first.close()
@@ -763,9 +761,7 @@ def test_what_one_gateway_leaves_another_has_once(
 def test_who_announces_something_hears_of_all_others_that_do(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second, silent = (connect().join() for _ in range(3))
-    for gateway in (first, second, silent):
-        assert welcomed(gateway)
+    first, second, silent = joined(connect, 3)
     first.send([api.Announce(b"")])
     first.send([api.Collect(1, b"name")])
     assert first.hear() == api.Collected(1), "there is nobody yet"
@@ -783,9 +779,7 @@ def test_who_announces_something_hears_of_all_others_that_do(
 def test_a_stream_that_its_gateway_disowns_waits_for_another(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
-    first, second = connect().join(), connect().join()
-    for gateway in (first, second):
-        assert welcomed(gateway)
+    first, second = joined(connect, 2)
     first.send([kept(3), submit(4)])
     own = [command.stream for command in engine.next_commands() if isinstance(command, api.Submit)]
     first.send([api.Disown(3), api.Disown(4)])
