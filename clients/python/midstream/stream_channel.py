@@ -107,15 +107,9 @@ class Channel:
     def receive_answer(self, frame: Frame, answer: Event) -> None:
         """Which a snapshot stands for that is about to come."""
         core = self.core
-        at = (
-            frame.at
-            if isinstance(frame, Adjust | Inject)
-            else frame.to
-            if isinstance(frame, Rewind)
-            else None
-        )
-        if at is not None:
-            self.past.rewind(at, core.spans.calls)
+        match frame:
+            case Adjust(at=int() as at) | Inject(at=int() as at) | Rewind(to=at):
+                self.past.rewind(at, core.spans.calls)
         if isinstance(answer, Adjusted) and isinstance(frame, Adjust):
             answer = replace(answer, params=core.adjusted(frame.params))
         if isinstance(answer, StreamEvent):
