@@ -17,6 +17,7 @@ import { ANSWERS } from "./protocol.js";
  * @property {object | null} transport what it was last sent over; null if it was not sent yet
  * @property {ReturnType<typeof setTimeout> | undefined} held until when it waits for a server that starts something new
  * @property {Backoff | null} backoff of one that is sent again while the server refuses it
+ * @property {(event: Answer) => void} onanswer told at once, before any event that follows its answer
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
  * @property {(error: Error) => void} reject
@@ -33,14 +34,14 @@ export class PendingFrames {
     this.#prefix = prefix;
   }
 
-  /** @param {RequestFrame} frame @returns {PendingFrame} */
-  add(frame) {
+  /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {PendingFrame} */
+  add(frame, onanswer = () => {}) {
     const ref = `${this.#prefix}${this.#count++}`;
     const requestId = "request_id" in frame ? frame.request_id : undefined;
     let [resolve, reject] = /** @type {any[]} */ ([]);
     /** @type {Promise<Answer>} */
     const answered = new Promise((...settlers) => ([resolve, reject] = settlers));
-    const pending = { ref, frame, requestId, transport: null, held: undefined, backoff: null, answered, resolve, reject };
+    const pending = { ref, frame, requestId, transport: null, held: undefined, backoff: null, onanswer, answered, resolve, reject };
     this.#byRef.set(ref, pending);
     return pending;
   }
@@ -74,7 +75,9 @@ export class PendingFrames {
 
   /** This is its answer, of whatever type it is. @param {string | undefined} ref @param {Answer} event */
   resolve(ref, event) {
-    this.#remove(ref)?.resolve(event);
+    const pending = this.#remove(ref);
+    pending?.onanswer(event);
+    pending?.resolve(event);
   }
 
   /** @param {string | undefined} ref @param {Error} error */

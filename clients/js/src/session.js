@@ -98,10 +98,10 @@ export class Session {
     return core.take();
   }
 
-  /** @param {RequestFrame} frame @returns {Promise<Answer>} */
-  async request(frame) {
+  /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {Promise<Answer>} */
+  async request(frame, onanswer) {
     if (this.#lost) throw this.#lost;
-    const pending = this.#pending.add(frame);
+    const pending = this.#pending.add(frame, onanswer);
     this.#channels.get(pending.requestId)?.past?.sent(pending.ref, frame);
     if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
     return pending.answered;

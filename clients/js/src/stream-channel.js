@@ -19,7 +19,8 @@ import { StreamCore } from "./stream-core.js";
  * @typedef {object} ChannelSession The session as a channel sees it: here, or in a worker.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
- * @property {(frame: RequestFrame) => Promise<Answer>} request send a frame and wait for its answer
+ * @property {(frame: RequestFrame, onanswer?: (event: Answer) => void) => Promise<Answer>} request send a frame and
+ *   wait for its answer; `onanswer` is told before any event that follows it
  */
 
 /** What the session knows of a stream, and the stream of the session. */
@@ -78,9 +79,7 @@ export class Channel {
   async request(frame) {
     if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
-    const answer = await this.#session.request(frame);
-    this.recorder?.answered(frame, answer);
-    return answer;
+    return this.#session.request(frame, (answer) => this.recorder?.answered(frame, answer));
   }
 
   /** @param {StreamEvent} event */

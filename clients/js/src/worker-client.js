@@ -8,7 +8,7 @@
  * @import { ConnectOptions } from "./client.js"
  * @import { ApiKey } from "./dial.js"
  * @import { Close } from "./errors.js"
- * @import { GoingAway, OpeningFrame, Ready, RequestFrame, StreamEvent } from "./protocol.js"
+ * @import { Answer, GoingAway, OpeningFrame, Ready, RequestFrame, StreamEvent } from "./protocol.js"
  * @import { ConnectionState } from "./reconnecting.js"
  * @import { ReadOptions, StreamCore } from "./stream-core.js"
  * @import { ConnectMessage, PageMessage, PortLike, WorkerMessage } from "./worker-messages.js"
@@ -143,10 +143,10 @@ class SessionProxy {
     return chunk;
   }
 
-  /** @param {RequestFrame} frame */
-  async request(frame) {
+  /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] */
+  async request(frame, onanswer) {
     if (this.#lost) throw this.#lost;
-    const { ref, answered } = this.#pending.add(frame);
+    const { ref, answered } = this.#pending.add(frame, onanswer);
     this.#post({ op: "request", ref, frame });
     return answered;
   }

@@ -85,7 +85,7 @@ class SessionHost {
   /** @param {PageMessage} message */
   #receive(message) {
     if (message.op === "begin") this.#answer(message.ref, () => this.#begin(message.frame, message.readOptions));
-    else if (message.op === "request") this.#answer(message.ref, () => this.#request(message.frame));
+    else if (message.op === "request") this.#request(message.ref, message.frame);
     else if (message.op === "next") this.#next(message.requestId);
   }
 
@@ -98,13 +98,17 @@ class SessionHost {
     }
   }
 
-  /** @param {RequestFrame} frame */
-  #request(frame) {
-    // The page cannot know yet; the server would not answer a cancel.
-    if (frame.type !== "ping" && !this.#streams.has(frame.request_id)) {
-      throw requestFinished("the stream has ended", frame.request_id);
+  /** @param {string} ref @param {RequestFrame} frame */
+  async #request(ref, frame) {
+    try {
+      // The page cannot know yet; the server would not answer a cancel.
+      if (frame.type !== "ping" && !this.#streams.has(frame.request_id)) {
+        throw requestFinished("the stream has ended", frame.request_id);
+      }
+      await this.#session.request(frame, (event) => this.#post({ op: "answer", ref, event }));
+    } catch (error) {
+      this.#post({ op: "failure", ref, error: serializeError(error) });
     }
-    return this.#session.request(frame);
   }
 
   /** @param {OpeningFrame} frame @param {ReadOptions} readOptions */

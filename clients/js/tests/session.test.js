@@ -6,7 +6,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ConnectionLost, MidstreamError, ProtocolError, StreamFailed, connect } from "../src/midstream.js";
+import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
 import { final, started, token } from "./sample-events.js";
 
@@ -262,4 +262,23 @@ test("an aborted start is cancelled, whatever becomes of it", async () => {
   assert.deepEqual(socket.sent.map(({ type }) => type), ["start", "cancel"]);
   await assert.rejects(client.start({ prompt: "Hi", signal: abort.signal }), { name: "AbortError" });
   assert.equal(socket.sent.length, 2);
+});
+
+test("what is told in one go is recorded in its order: a result's answer, and what it has put in", async () => {
+  const recorder = new Recorder();
+  const { socket, stream } = await running({ recorder });
+  const of = { request_id: "r" };
+  for (const [at, call_id] of ["a", "b"].entries()) {
+    socket.receive({ ...of, type: "tool_call", seq: at + 1, index: 0, call: at, call_id, name: "weather" });
+  }
+  const told = [stream.toolResult("a", "mild"), stream.toolResult("b", "cold")];
+  const refs = socket.sent.filter(({ type }) => type === "tool_result").map(({ ref }) => ref);
+  for (const [at, ref] of refs.entries()) {
+    socket.receive({ ...of, type: "injected", seq: at + 3, ref, index: 0, count: 0 });
+  }
+  socket.receive({ ...of, type: "injected", seq: 5, index: 0, count: 9 });
+  socket.receive({ ...token(0, "x", { tokens: [1] }), seq: 6 });
+  await Promise.all(told);
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tool_result", "tool_result", "tokens"]);
 });

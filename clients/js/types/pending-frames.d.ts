@@ -6,6 +6,7 @@
  * @property {object | null} transport what it was last sent over; null if it was not sent yet
  * @property {ReturnType<typeof setTimeout> | undefined} held until when it waits for a server that starts something new
  * @property {Backoff | null} backoff of one that is sent again while the server refuses it
+ * @property {(event: Answer) => void} onanswer told at once, before any event that follows its answer
  * @property {Promise<Answer>} answered
  * @property {(event: Answer) => void} resolve
  * @property {(error: Error) => void} reject
@@ -14,8 +15,8 @@
 export class PendingFrames {
     /** @param {string} [prefix] so that no other client's refs, on the same stream, are ours */
     constructor(prefix?: string);
-    /** @param {RequestFrame} frame @returns {PendingFrame} */
-    add(frame: RequestFrame): PendingFrame;
+    /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {PendingFrame} */
+    add(frame: RequestFrame, onanswer?: (event: Answer) => void): PendingFrame;
     /** @param {string | undefined} ref */
     get(ref: string | undefined): PendingFrame | undefined;
     /** In the order in which they were added. @returns {PendingFrame[]} */
@@ -61,6 +62,10 @@ export type PendingFrame = {
      * of one that is sent again while the server refuses it
      */
     backoff: Backoff | null;
+    /**
+     * told at once, before any event that follows its answer
+     */
+    onanswer: (event: Answer) => void;
     answered: Promise<Answer>;
     resolve: (event: Answer) => void;
     reject: (error: Error) => void;

@@ -20,8 +20,8 @@ export class Session {
     };
     /** @param {string} requestId @param {StreamCore} core */
     pull(requestId: string, core: StreamCore): import("./stream-core.js").Chunk | null;
-    /** @param {RequestFrame} frame @returns {Promise<Answer>} */
-    request(frame: RequestFrame): Promise<Answer>;
+    /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {Promise<Answer>} */
+    request(frame: RequestFrame, onanswer?: (event: Answer) => void): Promise<Answer>;
     close(): void;
     /** It is the end: whoever waits for something is told. @param {ConnectionLost} lost */
     lose(lost: ConnectionLost): void;

@@ -8,7 +8,8 @@ export function channelFor(frame: OpeningFrame, { window, had }: ReadOptions, se
  * @typedef {object} ChannelSession The session as a channel sees it: here, or in a worker.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
  *   if it is here
- * @property {(frame: RequestFrame) => Promise<Answer>} request send a frame and wait for its answer
+ * @property {(frame: RequestFrame, onanswer?: (event: Answer) => void) => Promise<Answer>} request send a frame and
+ *   wait for its answer; `onanswer` is told before any event that follows it
  */
 /** What the session knows of a stream, and the stream of the session. */
 export class Channel {
@@ -80,9 +81,10 @@ export type ChannelSession = {
      */
     pull: (requestId: string, core: StreamCore) => Chunk | null;
     /**
-     * send a frame and wait for its answer
+     * send a frame and
+     * wait for its answer; `onanswer` is told before any event that follows it
      */
-    request: (frame: RequestFrame) => Promise<Answer>;
+    request: (frame: RequestFrame, onanswer?: (event: Answer) => void) => Promise<Answer>;
 };
 import type { OpeningFrame } from "./protocol.js";
 import type { ReadOptions } from "./stream-core.js";
