@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.page_user import ask, busy, metrics_of, set_slider, state, until, words_of, written_so_far
+from tests.browser.page_user import (
+    ask,
+    busy,
+    metrics_of,
+    open_panel,
+    set_slider,
+    state,
+    until,
+    words_of,
+    written_so_far,
+)
 from tests.server.server_process import Served, decoded, streams
 
 
@@ -212,6 +223,34 @@ def test_a_server_that_goes_and_comes_back(open_page: Callable[[], Page]) -> Non
     page = open_page()
     page.goto(first.http)
     answer = ask(page)
+    with another_in_its_place(page, first):
+        standing = words_of(answer)
+        written_so_far(answer, len(standing) + 3)  # its client has told the other server all of it
+        expect(answer.locator(".problem")).to_be_hidden()
+        assert words_of(answer)[: len(standing) - 1] == standing[:-1]
+
+
+def test_an_answer_that_only_its_server_knew_goes_on_when_it_is_told_to(
+    open_page: Callable[[], Page],
+) -> None:
+    first = Served("--toy-step-ms", "20")
+    page = open_page()
+    page.goto(f"{first.http}/#workbench")
+    open_panel(page)
+    page.get_by_label("What the guard forbids").select_option("says")
+    page.get_by_label("Which").fill("secret")
+    page.get_by_role("button", name="Add", exact=True).click()
+    answer = ask(page)
+    with another_in_its_place(page, first):
+        expect(answer.locator(".problem")).to_contain_text("Go on")  # another server has no such answer
+        standing = len(words_of(answer))
+        answer.locator(".go-on").click()
+        written_so_far(answer, standing + 3)
+
+
+@contextmanager
+def another_in_its_place(page: Page, first: Served) -> Iterator[None]:
+    """A server goes, and one that knows nothing of it comes."""
     first.end()
     expect(page.locator("#connection")).to_have_attribute("data-state", "reconnecting")
     expect(page.locator("#trouble")).to_be_visible()
@@ -219,10 +258,7 @@ def test_a_server_that_goes_and_comes_back(open_page: Callable[[], Page]) -> Non
     try:
         expect(page.locator("#connection")).to_have_attribute("data-state", "open")
         expect(page.locator("#trouble")).to_be_hidden()
-        expect(answer.locator(".problem")).to_contain_text("Go on")  # another server has no such answer
-        standing = len(words_of(answer))
-        answer.locator(".go-on").click()
-        written_so_far(answer, standing + 3)
+        yield
     finally:
         second.end()
 
