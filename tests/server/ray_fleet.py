@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -126,19 +127,26 @@ def processes() -> Iterator[tuple[int, int, str]]:
         yield int(process), int(parent), name
 
 
-def below(top: int) -> list[int]:
-    """It, what it has started, and so on."""
-    found, all_of_them = [top], list(processes())
+def below(*top: int) -> list[int]:
+    """They, what they have started, and so on."""
+    found, all_of_them = [*top], list(processes())
     for parent in found:
         found += [process for process, of, _ in all_of_them if of == parent]
     return found
 
 
+def free_port() -> int:
+    """Below those that connections get: one that is tried before anybody listens could connect to itself."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
 @contextmanager
 def redis_server() -> Iterator[str]:
     """Its address. What it knows is gone with it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     redis = subprocess.Popen(
         ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", ""],
         stdout=subprocess.PIPE,

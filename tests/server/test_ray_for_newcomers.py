@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -20,6 +19,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.server.independent_client import client_of
+from tests.server.ray_fleet import below, free_port
 from tests.server.server_process import PATIENCE_S, Served, environment
 
 pytestmark = [
@@ -42,8 +42,7 @@ class Newcomer:
         self.address = ADDRESS
         # What Ray starts leaves its parent: it is known by where it writes.
         self._environment = environment() | {"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        self._port = free_port()
 
     def words(self, command: str) -> list[str]:
         """At our address, and at our port."""
@@ -76,17 +75,19 @@ class Newcomer:
 
     def ends(self) -> None:
         """Until none is left: some are started while others end."""
-        while found := list(self._of_ray()):
-            for process in found:
+        while found := self._of_ray():
+            for process in below(*found):  # some write their names over what they were started with
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
-    def _of_ray(self) -> Iterator[int]:
+    def _of_ray(self) -> list[int]:
         mark = f"RAY_TMPDIR={self.folder}\0".encode()
+        found = []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if mark in (process / "environ").read_bytes():
-                    yield int(process.name)
+                    found.append(int(process.name))
+        return found
 
 
 @pytest.fixture

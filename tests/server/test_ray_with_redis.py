@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.server.ray_fleet import below, processes
+from tests.server.ray_fleet import below, free_port, processes
 from tests.server.server_process import PATIENCE_S, environment
 
 pytestmark = [
@@ -60,14 +58,6 @@ def gcs_of(head: subprocess.Popen[str]) -> int:
     ours = below(head.pid)
     (found,) = [process for process, _, name in processes() if process in ours and "gcs_server" in name]
     return found
-
-
-def free_port() -> int:
-    """Below those that connections get: one that is tried before anybody listens could connect to itself."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
 
 
 def test_a_head_with_redis_ends_with_its_gcs_and_knows_what_it_knew_when_it_is_started_again() -> None:
