@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from midstream import protocol
@@ -305,21 +305,30 @@ def judged(guards: Guards, story: Story, until: int) -> list[Any]:
 
 
 @given(SAYINGS, ASKED, st.lists(st.integers(1, 5), min_size=1, max_size=8))
+@example(
+    [
+        *[("content", ".\n"), ("call", "t"), ("arguments", '{"b": 1}'), ("called", "")],
+        *[("call", "t"), ("arguments", '{"b": 1}'), ("called", ""), ("reasoning", "ab "), ("content", "ab ")],
+    ],
+    [1],
+    [4],
+)
 @settings(max_examples=200)
 def test_however_tokens_are_cut_the_same_is_found_and_it_begins_alike(
     said: list[Said], asked: list[int], sizes: list[int]
 ) -> None:
     asked = [at for at in asked if GUARDS[at].get("budget") is None]
-    fine = characters(said)
-    story = Story(fine)
-    first = next(iter(judged(Guards(guards_of(asked, "finish"), story), story, len(fine))), None)
     tokens, at, number = list[list[Said]](), 0, 0
-    places = list[int]()
-    while at < len(fine):
+    places, whole = list[int](), characters(said)
+    while at < len(whole):
         size = sizes[number % len(sizes)]
-        tokens.append([one for some in fine[at : at + size] for one in some])
+        token = [one for some in whole[at : at + size] for one in some]
+        tokens.append(sorted(token, key=lambda one: one[0] != "content"))  # it is read first
         places += [number] * size
         at, number = at + size, number + 1
+    fine = [[one] for token in tokens for one in token]
+    story = Story(fine)
+    first = next(iter(judged(Guards(guards_of(asked, "finish"), story), story, len(fine))), None)
     coarse = Story(tokens)
     verdict = next(iter(judged(Guards(guards_of(asked, "finish"), coarse), coarse, len(tokens))), None)
     assert (verdict is None) == (first is None)

@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
@@ -55,6 +57,14 @@ class ListeningEngine:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
 
+    def hang(self) -> None:
+        """Until it is told to go on: of its threads one may run on for a while after the signal."""
+        self.tell(signal.SIGSTOP)
+        assert self._process is not None
+        threads = Path(f"/proc/{self._process.pid}/task")
+        while not all(_state(thread) == "T" for thread in threads.iterdir()):
+            time.sleep(0.001)
+
     def ended(self) -> int | None:
         """Wait for its end: the exit status."""
         assert self._process is not None
@@ -93,6 +103,11 @@ def _run(command: list[str], environ: dict[str, str], errors: Connection) -> Non
     os.dup2(errors.fileno(), sys.stderr.fileno())
     errors.close()
     sys.exit(engine_command.main(command))
+
+
+def _state(thread: Path) -> str:
+    """As the kernel names it, behind the name of what it runs."""
+    return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 @asynccontextmanager

@@ -75,7 +75,7 @@ async def test_a_start_waits_for_no_engine_that_hangs(tmp_path: Path, serve: Ser
     async with listening(engines):
         served = await asyncio.to_thread(serve, *static(engines), "--engine-silence-s", "3600")
         async with client_of(served.url) as client:
-            engines[0].tell(signal.SIGSTOP)
+            await asyncio.to_thread(engines[0].hang)
             first = await client.start_blindly("first", **KEPT)
             assert await outcome(client, first) == "length"
             streams = [await client.start_blindly(name, **KEPT) for name in NAMES]
@@ -89,7 +89,7 @@ async def test_whoever_attaches_while_an_engine_hangs_may_come_again(tmp_path: P
         async with client_of(served[0].url) as ours, client_of(served[1].url) as theirs:
             stream = await ours.start("a", **KEPT)
             await stream.until_index(5)
-            engine.tell(signal.SIGSTOP)
+            await asyncio.to_thread(engine.hang)
             theirs.mark = ours.mark
             for _ in range(2):  # the second waits for nobody
                 await theirs.send("attach", request_id="a", after=-1)
