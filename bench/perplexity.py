@@ -44,7 +44,9 @@ def perplexity(runner: Runner, texts: list[list[int]], block_size: int) -> float
         sequences.append(sequence)
     surprises = []
     for start, count in [(0, WARM), *((at, 1) for at in range(WARM, TOKENS - 1))]:
-        logits = runner.forward([Row(sequence, start, count, samples=True) for sequence in sequences])
+        logits = runner.forward(
+            [Row(sequence, start, count, True, sequence.sampling) for sequence in sequences]
+        )
         following = torch.tensor([sequence.tokens[start + count] for sequence in sequences])
         told = torch.log_softmax(logits.double(), -1)
         surprises.append(-told.gather(1, following[:, None]).mean())

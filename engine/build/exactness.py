@@ -146,4 +146,4 @@ class _Trial:
         sequence.slot = min(seed, 1)  # the others have one table
         sequence.blocks, *sequence.other_blocks = self._tables(blocks)
         sequence.blocks_version = 1 + blocks[0]
-        return Row(sequence, start, count, samples=True)
+        return Row(sequence, start, count, True, sequence.sampling)

@@ -144,7 +144,7 @@ class DraftModel:
                 return None
             for copy in self._cache.make_writable(own):
                 self._runner.copy_blocks([copy])
-        return Row(own, own.num_computed, count, samples=end == own.num_tokens)
+        return Row(own, own.num_computed, count, end == own.num_tokens, own.sampling)
 
     def _make_room(self, own: Sequence, tokens: int, busy: set[Sequence]) -> bool:
         missing, blocks = self._cache.missing(own, tokens), self._cache.blocks

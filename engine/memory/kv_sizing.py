@@ -86,7 +86,7 @@ def trial_row(slot: int, count: int, blocks: list[int], groups: int = 1) -> Row:
     layers: what they then hold is nothing."""
     sequence = Sequence(-1 - slot, [0] * count, ALL_PARAMETERS, credit=1, context=count + 1)
     sequence.slot, sequence.blocks, sequence.other_blocks = slot, blocks, [blocks] * (groups - 1)
-    return Row(sequence, 0, count, samples=True)
+    return Row(sequence, 0, count, True, sequence.sampling)
 
 
 def cuda_meter(work: Callable[[], object]) -> int:

@@ -5,15 +5,14 @@ It is what the scheduler tells those who run it. It decides nothing, and knows n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from engine.api import Sampling
 from engine.schedule.host_cache import Load
 from engine.schedule.sequence import Sequence
 
 
-@dataclass(slots=True)
-class Row:
+class Row(Struct, eq=False):
     """`count` tokens of a sequence, from position `start`; `samples` when the next token is sampled behind
     them.
 
@@ -28,13 +27,10 @@ class Row:
     start: int
     count: int
     samples: bool
+    sampling: Sampling  # in force when the row was planned
     index: int = 0  # of the output token that is sampled
     given_up: int = 0  # of `count`
     drafts: tuple[int, ...] = ()  # of a row that samples: the last of its tokens
-    sampling: Sampling = field(init=False)  # in force when the row was planned
-
-    def __post_init__(self) -> None:
-        self.sampling = self.sequence.sampling
 
     @property
     def end(self) -> int:
@@ -82,14 +78,11 @@ class Row:
         return self.given_up > 0 or (self.samples and self.sampling is not self.sequence.sampling)
 
 
-@dataclass(slots=True)
-class Batch:
-    rows: list[Row] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # blocks to copy before anything is written
-    loads: list[Load] = field(default_factory=list)  # blocks to load from the host
+class Batch(Struct, eq=False):
+    rows: list[Row] = []
+    copies: list[tuple[int, int]] = []  # blocks to copy before anything is written
+    loads: list[Load] = []  # blocks to load from the host
     fence: bool = False  # whether nothing may be written before the loads under way are done
-    preempted: list[Sequence] = field(default_factory=list)
-    resumed: list[tuple[Sequence, int]] = field(
-        default_factory=list
-    )  # after preemption; tokens to compute again
-    admitted: list[tuple[Sequence, int]] = field(default_factory=list)  # first run; tokens found computed
+    preempted: list[Sequence] = []
+    resumed: list[tuple[Sequence, int]] = []  # after preemption; tokens to compute again
+    admitted: list[tuple[Sequence, int]] = []  # first run; tokens found computed

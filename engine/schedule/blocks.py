@@ -109,12 +109,12 @@ class Blocks:
 
     def _unname(self, numbers: list[int]) -> None:
         """Nobody finds these any more."""
-        gone: list[bytes] = []
+        names, by_name = self._names, self._by_name
+        gone = [name for number in numbers if (name := names[number])]
         for number in numbers:
-            if name := self._names[number]:
-                self._names[number] = None
-                del self._by_name[name]
-                gone.append(name)
+            names[number] = None
+        for name in gone:
+            del by_name[name]
         self.news.went(gone)
 
     def _give(self, numbers: list[int]) -> None:

@@ -117,15 +117,15 @@ class FreeRuns:
 
     def give(self, numbers: list[int]) -> None:
         self._count += len(numbers)
-        if len(numbers) == 1:
-            self._join(numbers[0], numbers[0] + 1)
-            return
-        numbers = sorted(numbers)
-        begin = 0
-        for at in range(1, len(numbers) + 1):
-            if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
-                self._join(numbers[begin], numbers[at - 1] + 1)
-                begin = at
+        first = end = 0
+        for number in sorted(numbers):
+            if number != end:
+                if first < end:
+                    self._join(first, end)
+                first = number
+            end = number + 1
+        if first < end:
+            self._join(first, end)
 
     # -- the hand --------------------------------------------------------------------------------
 

@@ -350,7 +350,7 @@ class Scheduler:
             if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
                 return 0
             batch.copies += self.cache.make_writable(sequence)
-        row = Row(sequence, start, count, samples, sequence.next_index)
+        row = Row(sequence, start, count, samples, sequence.sampling, sequence.next_index)
         sequence.launch(row)
         batch.rows.append(row)
         sequence.last_served = self.steps

@@ -129,7 +129,7 @@ def row(slot: int, before: int, count: int) -> Row:
     sequence = Sequence(slot, [0] * (before + count), Sampling(), credit=1, context=BLOCK * BLOCKS)
     sequence.slot = slot
     sequence.blocks = list(range(-(-(before + count) // BLOCK)))
-    return Row(sequence, before, count, samples=True)
+    return Row(sequence, before, count, True, sequence.sampling)
 
 
 def about(kernel: Any) -> Kernel:

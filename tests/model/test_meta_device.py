@@ -64,7 +64,7 @@ def rows(components: Components, counts: list[int]) -> list[Row]:
         sequence = Sequence(slot, list(range(KNOWN)), asked, credit=1, context=50)
         sequence.slot, sequence.blocks = slot, [2 * slot, 2 * slot + 1]
         sequence.other_blocks = [sequence.blocks] * (len(components.windows) - 1)
-        made.append(Row(sequence, KNOWN - count, count, samples=True))
+        made.append(Row(sequence, KNOWN - count, count, True, sequence.sampling))
     return made
 
 

@@ -218,7 +218,7 @@ OTHERS = {
     "engine.drafts": [],
     "engine.drafts.lookup": ["numpy"],
     "engine.drafts.draft_model": ["torch"],
-    "engine.schedule": [],
+    "engine.schedule": ["msgspec"],
     "engine.structure": ["llguidance"],
     "engine.sampling": ["torch"],
     "engine.sampling.compiled": ["numba"],

@@ -86,7 +86,7 @@ class Context:
     def row(self, slot: int) -> Row:
         sequence = Sequence(slot, [0] * self.tokens, Sampling(), credit=1, context=1000)
         sequence.slot, sequence.blocks = slot, self.blocks
-        return Row(sequence, self.tokens - self.count, self.count, samples=True)
+        return Row(sequence, self.tokens - self.count, self.count, True, sequence.sampling)
 
 
 KINDS = kinds(window=5)

@@ -245,7 +245,7 @@ class Overlapped:
     def recall(self, streams: list[int]) -> None:
         for seq in self._of(streams):
             if self._in_flight.pop(seq.slot, None) is not None:
-                seq.launch(Row(seq, seq.num_tokens - 1, 1, samples=True))
+                seq.launch(Row(seq, seq.num_tokens - 1, 1, True, seq.sampling))
                 seq.give_up_in_flight()
 
     def adjust(self, streams: list[int]) -> None:

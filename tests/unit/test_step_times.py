@@ -19,13 +19,12 @@ _streams = count()
 
 def decoded(rows: int) -> list[Row]:
     sequences = [Sequence(next(_streams), [1], Sampling(), credit=9, context=99) for _ in range(rows)]
-    return [Row(sequence, 0, 1, samples=True) for sequence in sequences]
+    return [Row(sequence, 0, 1, True, sequence.sampling) for sequence in sequences]
 
 
 def prompt(tokens: int) -> Row:
-    return Row(
-        Sequence(next(_streams), [1] * tokens, Sampling(), credit=9, context=999), 0, tokens, samples=False
-    )
+    sequence = Sequence(next(_streams), [1] * tokens, Sampling(), credit=9, context=999)
+    return Row(sequence, 0, tokens, False, sequence.sampling)
 
 
 def takes(rows: list[Row], *, token_s: float) -> float:
