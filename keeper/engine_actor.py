@@ -45,8 +45,8 @@ class EngineActor:
 
     def _keep(self) -> None:
         backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
+        self._telling.tell(Kept("loading", self._machine))
         while not self._leaves.is_set():
-            self._telling.tell(Kept("loading", self._machine))
             self._process = EngineProcess(self._arguments, self._host, self._token)
             if self._leaves.is_set():  # in this very moment
                 self._process.leave()
@@ -55,7 +55,8 @@ class EngineActor:
                 self._telling.tell(Kept("ready", self._machine, address))
             why = self._process.wait()
             if not self._leaves.is_set():
-                self._telling.tell(Kept("failed", self._machine, why=why))
+                # One that cannot start has failed until it does, however often that is tried.
+                self._telling.tell(Kept("loading" if address else "failed", self._machine, why=why))
                 self._leaves.wait(backoff.next_s())
 
 

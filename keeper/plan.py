@@ -126,7 +126,7 @@ class Kept(Struct, frozen=True):
     state: Literal["loading", "ready", "failed"]
     machine: str
     address: str = ""  # where gateways join
-    why: str = ""  # it failed
+    why: str = ""  # it failed, or was started anew
 
 
 def planned(entries: Sequence[ModelEntry], token: str) -> Plan:

@@ -27,6 +27,7 @@ class KeptModel:
         self._hub = hub
         self._clock = clock
         self._engines = 0  # that it is to have
+        self._fails = False  # whether none of them can start
         self._asked_for = False
         self._began_s: float | None = None  # to be loaded
         self._took_s: float | None = None  # the last time
@@ -72,11 +73,17 @@ class KeptModel:
     def pin(self, *, pinned: bool) -> None:
         raise self._refusal()
 
-    def look(self, told: PlacedModel | None = None) -> None:
-        """How it is now; `told`: as the keeper says."""
-        if told is not None:
-            self._engines = told.engines
-        if self._serves:
+    def receive(self, told: PlacedModel, *, fails: bool) -> None:
+        """As the fleet's keeper says. `fails`: whether none of its engines can start."""
+        self._engines, self._fails = told.engines, fails
+        self.look()
+
+    def look(self) -> None:
+        """How it is now."""
+        if self._fails and not self._serves:
+            self._began_s, self._asked_for = None, False
+            self._hub.serving.fail_waiting(self._name)
+        elif self._serves:
             if self._began_s is not None:
                 self._took_s = self._clock() - self._began_s
             self._began_s, self._asked_for = None, False
@@ -115,7 +122,8 @@ class KeptModels:
     def receive(self, placement: Placement) -> None:
         for model in placement.models:
             if model.may_sleep and self._hub.models.named(model.name) is not None:
-                self._keep(model.name).look(model)
+                states = {one.state for one in placement.engines if one.model == model.name}
+                self._keep(model.name).receive(model, fails=states == {"failed"})
         failed = {one.name: one.why for one in placement.engines if one.state == "failed"}
         for engine, why in failed.items():
             if self._failed.get(engine) != why:

@@ -23,7 +23,7 @@ class PlacedEngine(Struct, frozen=True):
     state: EngineState  # waiting: no machine has room for it
     machine: str  # none while it waits
     address: str
-    why: str  # it failed, or waits
+    why: str  # it failed, was started anew, or waits
 
 
 class PlacedModel(Struct, frozen=True):

@@ -36,6 +36,12 @@ replicas = {min = 1, max = 2, first_token = "0.5s"}
 keep_alive = "2s"
 threads = 1
 toy_step_ms = 30
+
+[models.cramped]
+source = "toy"
+keep_alive = "60s"
+threads = 1
+kv_tokens = 31
 """
 
 
@@ -128,6 +134,18 @@ async def test_a_model_comes_grows_shrinks_and_goes_with_its_load(fleet: Fleet) 
         assert (await late.rest())["finish_reason"] == "length"
         assert pauses(late) == ["loading"]
         await fleet.until(0, "elastic")
+
+
+async def test_nobody_waits_for_a_model_whose_engines_cannot_start(fleet: Fleet) -> None:
+    async with client_of(fleet.served.url) as client:
+        stream = await client.start("waits", model="cramped", params={"max_tokens": 5}, credit={"limit": 9})
+        final = await stream.rest()
+        assert (pauses(stream), final["finish_reason"]) == (["loading"], "error")
+        assert final["stop_reason"] == "the model could not be loaded"
+    seen = await asyncio.to_thread(fleet.tell, "status")
+    assert "cramped#0  failed: the engine does not start: --kv-tokens is 31; it must be" in seen.stdout
+    assert "cramped#0 does not start: " in fleet.served.log()
+    await in_a_thread(lambda: fleet.told("scale", "cramped=0"))
 
 
 async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from realtime.fleet.kept_models import KeptModels
 from realtime.fleet.served_models import ServedModels
 from realtime.hub.demand import NOWHERE, Demand, Wait
 from realtime.hub.models import KnownModel, Models
-from realtime.hub.placement import PlacedEngine, PlacedModel, Placement
+from realtime.hub.placement import EngineState, PlacedEngine, PlacedModel, Placement
 from realtime.hub.router import FIRST_TOKEN_S
 from realtime.pieces import at_once
 from realtime.refusal import Refusal
@@ -28,6 +28,12 @@ PLENTY = Credit(limit=1000)
 
 def placement(engines: int, *, may_sleep: bool = True, name: str = "toy") -> Placement:
     return Placement([], [], [PlacedModel(name, engines, 1, 4, may_sleep)])
+
+
+def placed(*states: EngineState) -> Placement:
+    """An engine in each of them."""
+    engines = [PlacedEngine(f"toy#{at}", "toy", state, "gpu1", "", "") for at, state in enumerate(states)]
+    return Placement([], engines, placement(len(states)).models)
 
 
 class Kept:
@@ -156,6 +162,25 @@ def test_why_an_engine_does_not_start_is_logged_once(caplog: pytest.LogCaptureFi
     for placed in (failed, failed, placement(1), failed):
         kept.models.receive(placed)
     assert caplog.messages == ["toy#1 does not start: no memory; its machine tries again"] * 2
+
+
+def test_nobody_waits_for_a_model_whose_engines_cannot_start() -> None:
+    kept = Kept()
+    kept.sleeps()
+    kept.start("a")
+    failed, loading = placed("failed"), placed("loading")
+    kept.models.receive(placed("failed", "loading"))
+    assert kept.told == ["loading"], "one may come yet"
+    kept.models.receive(failed)
+    assert kept.told == ["loading", "error"]
+    kept.start("b")
+    assert kept.look().streams == 0, "it is soon told, too"
+    assert kept.told == ["loading", "error"] * 2
+    kept.models.receive(loading)
+    kept.start("c")
+    kept.server.revive_engine()
+    kept.ticks()
+    assert kept.told == [*["loading", "error"] * 2, "loading", "length"]
 
 
 async def test_what_sleeps_is_known_by_its_files() -> None:
