@@ -20,8 +20,14 @@ class FeltEntries(Entries, Protocol):
     def forget_gateway(self, gateway: str) -> None: ...
 
 
+class CommandedEngines(Engines, Protocol):
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether a command is at work."""
+
+
 class Autoscaler:
-    def __init__(self, engines: Engines, say: Callable[[str], None]) -> None:
+    def __init__(self, engines: CommandedEngines, say: Callable[[str], None]) -> None:
         self._engines = engines
         self._say = say
         self._gateways, self._scaling = Gateways(), Scaling()
@@ -30,6 +36,9 @@ class Autoscaler:
         plan = ledger.plan()
         if plan is None:
             return
+        if any(model.is_rolled for model in plan.models.values()) and not self._engines.is_in_hand:
+            plan = plan.rolled([])  # who rolled it was killed
+            ledger.set_plan(plan)
         for gateway in self._gateways.hear(ledger.said(), now):
             ledger.forget_gateway(gateway)
         ready = Counter(

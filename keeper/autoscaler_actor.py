@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import time
-from threading import Thread
+from threading import Lock, Thread
 
 import ray
 from ray.exceptions import RayError
 
-from keeper.autoscaler import Autoscaler
-from keeper.fleet import Engines
+from keeper.autoscaler import Autoscaler, CommandedEngines
 from keeper.ledger import Ledger, LedgerError
 
 log = logging.getLogger(__name__)
@@ -20,10 +19,19 @@ LOOK_EVERY_S = 0.5
 
 
 class AutoscalerActor:
-    def __init__(self, engines: Engines) -> None:
+    def __init__(self, engines: CommandedEngines) -> None:
         self._address = ray.get_runtime_context().gcs_address
+        self._engines = engines
+        self._looking = Lock()
+        self._rests = True  # while a command is at work
         self._autoscaler = Autoscaler(engines, lambda line: print(line, flush=True))
         Thread(target=self._keep, daemon=True).start()
+
+    def rest(self, rests: bool) -> None:
+        """Returns when what it was about is done."""
+        self._rests = rests
+        with self._looking:
+            pass
 
     def _keep(self) -> None:
         try:
@@ -37,12 +45,11 @@ class AutoscalerActor:
             try:
                 ledger = Ledger(self._address)
                 while True:
-                    self._autoscaler.look(ledger, time.monotonic())
+                    with self._looking:
+                        self._rests = self._rests and self._engines.is_in_hand
+                        if not self._rests:
+                            self._autoscaler.look(ledger, time.monotonic())
                     time.sleep(LOOK_EVERY_S)
-            except (
-                LedgerError,
-                RayError,
-                ValueError,
-            ) as problem:  # ValueError: an actor that is gone meanwhile
+            except (LedgerError, RayError) as problem:
                 log.warning("%s", problem)
                 time.sleep(LOOK_EVERY_S)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
+from threading import Event
 from typing import TYPE_CHECKING
 
-from keeper.plan import MOST_ENGINES, PlanError, Range, planned
+from keeper.plan import MOST_ENGINES, PlanError, Range, counted, planned
 from realtime.config import HOST_AND_PORT, Options
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
@@ -19,11 +21,22 @@ if TYPE_CHECKING:
     from keeper.ledger import Ledger
 
 RAY = "MIDSTREAM_RAY"
+MOST_MACHINES = 16  # for trying
+TRIAL = """\
+{machines} of Ray's, each of {cpus}, are here for trying. In another terminal:
+
+  export MIDSTREAM_RAY={address}
+  midstream fleet up --models models.toml --token-file token
+  midstream serve --fleet ray --engine-token-file token
+
+Ctrl-C ends them, and all engines there."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     parser = _parser(environ)
     arguments = parser.parse_args(argv)
+    if arguments.command == "try":
+        return _try(arguments.machines, arguments.cpus)
     if not arguments.ray:
         parser.error(f"no Ray was named: say --ray HOST:PORT, or set {RAY}")
     try:
@@ -41,6 +54,25 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
 def _said(problem: str) -> int:
     print(f"midstream: {problem}", file=sys.stderr)
     return 1
+
+
+def _try(machines: int, cpus: int) -> int:
+    """Until somebody ends it."""
+    try:
+        from keeper.trial_machines import TrialMachines
+    except ModuleNotFoundError:
+        return _said(f"`midstream fleet` {NEEDS_RAY}")
+    trial = TrialMachines(machines, cpus)
+    print(
+        TRIAL.format(machines=counted(machines, "machine"), cpus=counted(cpus, "CPU"), address=trial.address),
+        flush=True,
+    )
+    ended = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()
+    trial.end()
+    return 0
 
 
 def _status(ledger: Ledger) -> int:
@@ -65,20 +97,22 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
         if not token:
             raise PlaceError(f"the file {arguments.token_file} holds no token")
         plan = planned(entries(Options(models=arguments.models)), token)
-    with driver_of(arguments.ray) as cluster:
+    with driver_of(arguments.ray, f"`midstream fleet {arguments.command}`") as cluster:
         fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
+        cluster.rest(rests=True)  # it would have its own mind meanwhile
         match arguments.command:
             case "roll":
-                fleet.roll(arguments.models)
+                fleet.roll(arguments.models, begun=lambda: cluster.rest(rests=False))
             case "down":
-                cluster.scale(scales=False)
                 fleet.down()
+                cluster.scale(scales=False)
             case _:
                 now = ledger.plan()
                 plan = (
-                    fleet.plan().ranged(dict(arguments.engines)) if plan is None else plan.going_on_from(now)
+                    fleet.plan().rolled([]).ranged(dict(arguments.engines))
+                    if plan is None
+                    else plan.going_on_from(now)
                 )
-                cluster.scale(scales=False)  # it would have its own mind meanwhile
                 fleet.follow(plan)
                 cluster.scale(scales=any(model.scales for model in plan.models.values()))
     return 0
@@ -110,7 +144,18 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
             metavar="HOST:PORT",
             help=f"address of Ray's GCS, as `ray start --head` tells it [{RAY}]",
         )
+    trial = commands.add_parser("try", help="have Ray's machines here, for trying, until Ctrl-C")
+    trial.add_argument(
+        "--machines", type=_count, default=3, metavar="N", help=f"how many, {MOST_MACHINES} at most [3]"
+    )
+    trial.add_argument("--cpus", type=_count, default=2, metavar="N", help="that each says it has [2]")
     return parser
+
+
+def _count(text: str) -> int:
+    if re.fullmatch(r"\d{1,4}", text) and 0 < int(text) <= MOST_MACHINES:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is none; it must be a number from 1 to {MOST_MACHINES}")
 
 
 def _range(text: str) -> tuple[str, Range]:

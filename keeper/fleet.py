@@ -51,9 +51,9 @@ class Fleet:
                 " these"
             )
 
-    def roll(self, models: Collection[str]) -> None:
+    def roll(self, models: Collection[str], *, begun: Callable[[], None]) -> None:
         """All engines of these models, or of all, by new ones: one by one, each beside the old one until it
-        is ready, if there is room for both."""
+        is ready, if there is room for both. `begun`: the plan says so, and others scale by it."""
         plan = self.plan()
         plan.check(models)
         old = [
@@ -62,6 +62,7 @@ class Fleet:
             if model_and_number(name)[0] in (models or plan.models)
         ]
         self._ledger.set_plan(plan.rolled({model_and_number(name)[0] for name in old}))
+        begun()
         try:
             for name in old:
                 self._replace(plan, model_and_number(name)[0], name)
@@ -103,7 +104,7 @@ class Fleet:
             if kept is not None and kept.state == "ready":
                 return
             if name not in self._engines.engines():
-                raise PlanError(f"{name} is gone: another command has ended it")
+                raise PlanError(f"{name} is gone: somebody else has ended it")
             if kept is not None and kept.state == "failed":
                 raise PlanError(f"{name} does not start, and the others stay as they are: {kept.why}")
             time.sleep(LOOK_EVERY_S)

@@ -33,7 +33,7 @@ class Need(Struct, frozen=True):
     gpus: int
 
     def __str__(self) -> str:
-        asked = [_counted(self.cpus, "CPU")] + [_counted(self.gpus, "GPU")] * bool(self.gpus)
+        asked = [counted(self.cpus, "CPU")] + [counted(self.gpus, "GPU")] * bool(self.gpus)
         return " and ".join(asked)
 
 
@@ -192,5 +192,5 @@ def _model_plan(entry: ModelEntry) -> ModelPlan:
     )
 
 
-def _counted(count: int, what: str) -> str:
+def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -3,34 +3,71 @@
 from __future__ import annotations
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util import list_named_actors
 
 from keeper.autoscaler_actor import AutoscalerActor
 from keeper.engine_actor import EngineActor
 from keeper.ledger import NAMESPACE
-from keeper.plan import Need, is_engine
+from keeper.plan import Need, PlanError, is_engine
 
 LEAVE_S = 30.0  # that an engine has to end in good order
+ANSWER_S = 10.0  # that others have to answer
 LOOK_EVERY_S = 0.05  # whether an actor is gone
-AUTOSCALER = "autoscaler"
+AUTOSCALER, COMMAND = "autoscaler", "command"
 KEPT: dict[str, Any] = {"lifetime": "detached", "max_restarts": -1}
 
 
+class CommandActor:
+    """Stands for a command that changes the fleet. There is no second of its name, and Ray ends it with the
+    command's process, however that ends."""
+
+    def __init__(self, who: str) -> None:
+        self._who = who
+
+    def who(self) -> str:
+        return self._who
+
+
 @contextmanager
-def driver_of(address: str) -> Iterator[RayCluster]:
-    """For as long as a command runs; what it makes stays."""
+def driver_of(address: str, command: str) -> Iterator[RayCluster]:
+    """For as long as the command runs, which alone has the fleet in hand; what it makes stays. Raises
+    PlanError where another has it."""
     ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     try:
-        yield RayCluster()
+        with _in_hand(f"{command}, process {os.getpid()} on {socket.gethostname()}"):
+            yield RayCluster()
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _in_hand(who: str) -> Iterator[None]:
+    named: Any = ray.remote(CommandActor).options(name=COMMAND, num_cpus=0)
+    try:
+        actor = named.remote(f"{who}, since {time.strftime('%H:%M:%S')}")
+    except ValueError:  # there is one
+        raise PlanError(f"{_who_has_it()}, is at work on this fleet: wait until it is done") from None
+    try:
+        yield
+    finally:
+        del actor  # until then Ray keeps it
+        _end(COMMAND)
+
+
+def _who_has_it() -> str:
+    with suppress(ValueError, RayError):  # it is gone, or has just begun
+        who: str = ray.get(ray.get_actor(COMMAND).who.remote(), timeout=ANSWER_S)
+        return who
+    return "another command, which has just begun or ended"
 
 
 class RayCluster:
@@ -47,19 +84,36 @@ class RayCluster:
 
     def end(self, name: str, *, hands_over: bool) -> None:
         """`hands_over`: whether it had a machine, so that it may have streams."""
-        actor = ray.get_actor(name)
-        if hands_over:
-            # One that does not answer has been missed by gateways.
-            with suppress(GetTimeoutError, RayActorError):
-                ray.get(actor.leave.remote(), timeout=LEAVE_S)
-        ray.kill(actor, no_restart=True)
+        with suppress(ValueError):  # it is gone
+            actor = ray.get_actor(name)
+            if hands_over:
+                # One that does not answer has been missed by gateways.
+                with suppress(GetTimeoutError, RayActorError):
+                    ray.get(actor.leave.remote(), timeout=LEAVE_S)
+            ray.kill(actor, no_restart=True)
+
+    @property
+    def is_in_hand(self) -> bool:
+        """Whether a command is at work."""
+        return COMMAND in list_named_actors()
+
+    def rest(self, *, rests: bool) -> None:
+        """The autoscaler, if there is one, for as long as a command is at work. One that does not answer will
+        be another, which rests as well."""
+        with suppress(ValueError, RayError):
+            ray.get(ray.get_actor(AUTOSCALER).rest.remote(rests), timeout=ANSWER_S)
 
     def scale(self, *, scales: bool) -> None:
         """Whether an autoscaler is to be there: a new one, with this very code."""
-        if AUTOSCALER in list_named_actors():
-            ray.kill(ray.get_actor(AUTOSCALER), no_restart=True)
-        while AUTOSCALER in list_named_actors():
-            time.sleep(LOOK_EVERY_S)
+        _end(AUTOSCALER)
         if scales:
             placed: Any = ray.remote(AutoscalerActor).options(name=AUTOSCALER, num_cpus=0, **KEPT)
             placed.remote(self)
+
+
+def _end(name: str) -> None:
+    """Returns when the actor is gone, if there was one."""
+    with suppress(ValueError):
+        ray.kill(ray.get_actor(name), no_restart=True)
+    while name in list_named_actors():
+        time.sleep(LOOK_EVERY_S)

@@ -13,6 +13,7 @@ class KeptEngines:
         self.started: dict[str, list[str]] = {}  # with which arguments
         self.done: list[str] = []
         self.fails = ""  # what new engines say
+        self.is_in_hand = False
         self.gateways: dict[str, Said] = {}  # what each has said
         self._room = room
         self._plan: Plan | None = None

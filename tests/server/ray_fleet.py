@@ -74,9 +74,12 @@ class Fleet:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def words(self, command: str, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "keeper.command", command, "--ray", self.address, *arguments]
+
     def tell(self, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "keeper.command", command, "--ray", self.address, *arguments],
+            self.words(command, *arguments),
             check=False,
             capture_output=True,
             text=True,

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ import pytest
 
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.ray_fleet import ENGINES, TOY, Fleet, redis_server
+from tests.server.server_process import environment
 from tests.server.test_fleet import far, go_on_and_say_the_same, started
 from tests.server.test_models import pauses
 
@@ -94,6 +96,32 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
         said = await in_a_thread(lambda: fleet.told("roll", "toy"))
         assert said.count("is started") == said.count("has handed over") == ENGINES
         await fleet.until(ENGINES)
+
+
+async def test_one_command_has_the_fleet_in_hand_and_one_that_is_killed_has_not(fleet: Fleet) -> None:
+    await fleet.until(ENGINES)
+    async with streams_that_go_on(fleet):
+        await asyncio.to_thread(two_at_once, fleet)
+        await fleet.until(ENGINES)
+    assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
+
+
+def two_at_once(fleet: Fleet) -> None:
+    words = fleet.words("roll", "toy")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as roll:
+        assert roll.stdout is not None
+        assert "is started" in roll.stdout.readline()
+        other = fleet.tell("scale", "toy=1")
+        assert other.returncode == 1
+        assert f"midstream: `midstream fleet roll`, process {roll.pid} on " in other.stderr
+        assert other.stderr.endswith(", is at work on this fleet: wait until it is done\n")
+        assert "it is being rolled" in fleet.tell("status").stdout
+        roll.kill()
+    done = fleet.tell("scale", f"toy={ENGINES}")  # Ray may not have heard yet that it is gone
+    while "is at work" in done.stderr:
+        done = fleet.tell("scale", f"toy={ENGINES}")
+    assert done.returncode == 0, done.stderr
+    assert "it is being rolled" not in fleet.tell("status").stdout
 
 
 async def prompts(url: str, worker: int) -> None:

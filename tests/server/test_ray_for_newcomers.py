@@ -3,6 +3,7 @@ machines are this one, at a port of its own, and `midstream` is what pyproject.t
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -49,17 +50,25 @@ class Newcomer:
         words = shlex.split(command, comments=True)
         return [str(self._port) if word == "6379" else word.replace(ADDRESS, self.address) for word in words]
 
+    def exports(self, variable: str) -> None:
+        name, _, value = variable.partition("=")
+        self._environment[name] = value
+
+    def begins(self, command: str) -> subprocess.Popen[str]:
+        """What goes on until somebody ends it."""
+        return subprocess.Popen(
+            _program(command.split()),
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
     def types(self, command: str) -> None:
         words, _, file = " ".join(self.words(command)).partition(" > ")
-        program, *options = words.split()
-        if program == "ray":
-            program, options = sys.executable, ["-m", "ray.scripts.scripts", *options]
-        if program == "midstream":
-            subcommand, *options = options
-            module, _, _ = PROJECT["entry-points"]["midstream.commands"][subcommand].partition(":")
-            program, options = sys.executable, ["-m", module, *options]
         done = subprocess.run(
-            [program, *options],
+            _program(words.split()),
             cwd=self.folder,
             env=self._environment,
             check=False,
@@ -75,12 +84,13 @@ class Newcomer:
 
     def ends(self) -> None:
         """Until none is left: some are started while others end."""
-        while found := self._of_ray():
+        while found := self.of_ray():
             for process in below(*found):  # some write their names over what they were started with
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 
-    def _of_ray(self) -> list[int]:
+    def of_ray(self) -> list[int]:
+        """Processes."""
         mark = f"RAY_TMPDIR={self.folder}\0".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
@@ -88,6 +98,17 @@ class Newcomer:
                 if mark in (process / "environ").read_bytes():
                     found.append(int(process.name))
         return found
+
+
+def _program(words: list[str]) -> list[str]:
+    program, *options = words
+    if program == "ray":
+        return [sys.executable, "-m", "ray.scripts.scripts", *options]
+    if program == "midstream":
+        subcommand, *options = options
+        module, _, _ = PROJECT["entry-points"]["midstream.commands"][subcommand].partition(":")
+        return [sys.executable, "-m", module, *options]
+    return words
 
 
 @pytest.fixture
@@ -98,6 +119,22 @@ def newcomer() -> Iterator[Newcomer]:
             yield newcomer
         finally:
             newcomer.ends()
+
+
+def test_one_command_has_machines_for_trying_and_says_what_to_type(newcomer: Newcomer) -> None:
+    (newcomer.folder / "models.toml").write_text(MODELS)
+    (newcomer.folder / "token").write_text("sesame")
+    with newcomer.begins("midstream fleet try --machines 2 --cpus 1") as trial:
+        assert trial.stdout is not None
+        assert trial.stdout.readline().startswith("2 machines of Ray's, each of 1 CPU, are here for trying.")
+        said = list(itertools.takewhile(lambda line: "Ctrl-C" not in line, trial.stdout))
+        export, up, serve = (line.strip() for line in said if line.startswith("  "))
+        newcomer.exports(export.removeprefix("export "))
+        newcomer.types(up)
+        assert serve == "midstream serve --fleet ray --engine-token-file token"
+        trial.send_signal(signal.SIGINT)
+    assert trial.returncode == 0
+    assert newcomer.of_ray() == []
 
 
 async def test_five_commands_bring_engines_to_machines(

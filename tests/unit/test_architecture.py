@@ -211,6 +211,7 @@ OTHERS = {
     "keeper.ledger": ["msgspec", "ray"],
     "keeper.engine_actor": ["ray"],
     "keeper.ray_cluster": ["ray"],
+    "keeper.trial_machines": ["ray"],
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
     "engine.listening": ["msgspec"],

@@ -47,6 +47,10 @@ def keeping(room: int = 100) -> tuple[Fleet, KeptEngines, list[str]]:
     return Fleet(engines, engines, said.append), engines, said
 
 
+def rolled(keeper: Fleet, models: list[str]) -> None:
+    keeper.roll(models, begun=lambda: None)
+
+
 # -- plans -----------------------------------------------------------------------------------------
 
 
@@ -118,7 +122,7 @@ def test_other_options_are_told_to_need_a_roll_which_gives_them() -> None:
         said[-1]
         == 'engines of "a" that run have their former options: `midstream fleet roll` gives them these'
     )
-    keeper.roll([])
+    rolled(keeper, [])
     assert engines.done[2:] == ["+a#2", "-a#0", "+a#3", "-a#1"], "one by one, and the new one first"
     assert engines.started == {"a#2": ["other"], "a#3": ["other"]}
 
@@ -127,7 +131,7 @@ def test_where_there_is_no_room_for_both_the_old_engine_goes_first(monkeypatch: 
     monkeypatch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
     keeper, engines, said = keeping(room=1)
     keeper.follow(plan(a=1))
-    keeper.roll(["a"])
+    rolled(keeper, ["a"])
     assert engines.done == ["+a#0", "+a#1", "-a#0"]
     assert "no machine has room for a#1 beside the others: a#0 goes first" in said
 
@@ -139,7 +143,7 @@ def test_a_roll_stops_at_the_first_engine_that_does_not_start() -> None:
     with pytest.raises(
         PlanError, match="a#2 does not start, and the others stay as they are: the model is not"
     ):
-        keeper.roll([])
+        rolled(keeper, [])
     assert set(engines.started) == {"a#0", "a#1", "a#2"}
 
 
@@ -148,7 +152,7 @@ def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
     keeper.follow(plan(a=2))
     keeper.down()
     assert engines.done[2:] == ["-a#0", "-a#1"]
-    for told in (keeper.plan, lambda: keeper.roll([])):
+    for told in (keeper.plan, lambda: rolled(keeper, [])):
         with pytest.raises(PlanError, match="no fleet here yet: `midstream fleet up` brings one up"):
             told()
 
@@ -199,21 +203,35 @@ def test_a_model_that_is_rolled_does_not_scale_meanwhile_and_others_do() -> None
             seen.extend(engines.done)
 
     engines.start = start  # type: ignore[method-assign]
-    keeper.roll(["a"])
+    engines.is_in_hand = True
+    rolled(keeper, ["a"])
     assert seen == ["+a#0", "+a#1", "+b#0"], "nobody needs a, and it stays; b is woken"
     assert engines.done[3:] == ["-a#0"]
     assert keeper.plan().models["a"].scales, "again"
 
 
-def test_a_roll_whose_engine_is_ended_by_another_command_says_so() -> None:
+def test_a_model_scales_again_when_whoever_rolled_it_was_killed() -> None:
+    keeper, engines, _ = keeping()
+    scaled = Plan("sesame", {"a": ModelPlan(1, [], ONE_CPU, 1, 3)})
+    engines.set_plan(scaled.rolled(["a"]))
+    autoscaler = Autoscaler(engines, lambda line: None)
+    engines.is_in_hand = True
+    autoscaler.look(engines, 0.0)
+    assert keeper.plan().models["a"].is_rolled
+    engines.is_in_hand = False
+    autoscaler.look(engines, 1.0)
+    assert keeper.plan() == scaled
+
+
+def test_a_roll_whose_engine_somebody_else_ends_says_so() -> None:
     keeper, engines, _ = keeping(room=0)
     engines.start("a#0", ONE_CPU, [], "")
     engines.set_plan(plan(a=1))
     engines.start = lambda *arguments: None  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
-        with pytest.raises(PlanError, match="a#1 is gone: another command has ended it"):
-            keeper.roll([])
+        with pytest.raises(PlanError, match="a#1 is gone: somebody else has ended it"):
+            rolled(keeper, [])
     assert not keeper.plan().models["a"].is_rolled
 
 

@@ -1,0 +1,75 @@
+"""Machines of Ray's for trying, all of them this one: a head, and others with room for engines, as processes
+below ours."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+SMALL: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
+HEAD: dict[str, Any] = {"num_cpus": 0, **SMALL}
+# As docs/operations.md has them: else a machine that is frozen is missed for a minute.
+ENVIRONMENT = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class TrialMachines:
+    def __init__(self, count: int, cpus: int) -> None:
+        """`cpus`: that each says it has; Ray counts them, and looks at none."""
+        os.environ |= ENVIRONMENT
+        self._count = count
+        self._machine = {"num_cpus": cpus, **SMALL}
+        self._boot(port=0)
+
+    def _boot(self, port: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster(initialize_head=True, head_node_args={"gcs_server_port": port, **HEAD})
+        self._machines = [self._cluster.add_node(wait=False, **self._machine) for _ in range(self._count)]
+        self._cluster.wait_for_nodes()
+
+    @property
+    def address(self) -> str:
+        """Of Ray's GCS."""
+        return str(self._cluster.address)
+
+    @property
+    def gcs(self) -> int:
+        """Its process."""
+        from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER
+
+        (gcs,) = self._cluster.head_node.all_processes[PROCESS_TYPE_GCS_SERVER]
+        return int(gcs.process.pid)
+
+    @property
+    def raylets(self) -> list[int]:
+        """Of each machine the process that all others there are below."""
+        from ray._private.ray_constants import PROCESS_TYPE_RAYLET
+
+        return [machine.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for machine in self._machines]
+
+    def one_more(self) -> None:
+        self._machines.append(self._cluster.add_node(**self._machine))
+
+    def head_again(self) -> None:
+        """What was left of it is gone first, as where `ray start --head --block` runs."""
+        port = self._port
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+        self._cluster.add_node(gcs_server_port=port, **HEAD)
+
+    def all_again(self) -> None:
+        port = self._port
+        self.end()
+        self._boot(port)
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+    @property
+    def _port(self) -> int:
+        return int(self.address.rpartition(":")[2])
