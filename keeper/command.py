@@ -140,9 +140,9 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
         command.add_argument(
             "--ray",
             type=_address,
-            default=environ.get(RAY) or None,
+            default=environ.get(RAY) or _ray_of_job(environ),
             metavar="HOST:PORT",
-            help=f"address of Ray's GCS, as `ray start --head` tells it [{RAY}]",
+            help=f"address of Ray's GCS, as `ray start --head` tells it [{RAY}; in a job of Ray's its]",
         )
     trial = commands.add_parser("try", help="have Ray's machines here, for trying, until Ctrl-C")
     trial.add_argument(
@@ -150,6 +150,12 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
     )
     trial.add_argument("--cpus", type=_count, default=2, metavar="N", help="that each says it has [2]")
     return parser
+
+
+def _ray_of_job(environ: Mapping[str, str]) -> str | None:
+    """As Ray tells its jobs; others' `RAY_ADDRESS` may be another kind of address."""
+    address = environ.get("RAY_ADDRESS", "")
+    return address if re.fullmatch(HOST_AND_PORT, address) else None
 
 
 def _count(text: str) -> int:

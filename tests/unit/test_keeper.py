@@ -366,6 +366,16 @@ def test_what_is_wrong_on_the_command_line_is_said(
     assert says in capsys.readouterr().err
 
 
+def test_in_a_job_of_rays_it_is_the_jobs_own(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ray")
+    assert command.main(["status"], {"RAY_ADDRESS": "127.0.0.1:1"}) == 1
+    assert "there is no Ray at 127.0.0.1:1: " in capsys.readouterr().err
+    for another in ("auto", "http://127.0.0.1:8265"):  # what drivers, and those who submit jobs, have there
+        with pytest.raises(SystemExit):
+            command.main(["status"], {"RAY_ADDRESS": another})
+        assert "no Ray was named" in capsys.readouterr().err
+
+
 def test_where_ray_is_missing_both_sides_say_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
