@@ -98,10 +98,13 @@ class RayCluster:
         return COMMAND in list_named_actors()
 
     def rest(self, *, rests: bool) -> None:
-        """The autoscaler, if there is one, for as long as a command is at work. One that does not answer will
-        be another, which rests as well."""
-        with suppress(ValueError, RayError):
-            ray.get(ray.get_actor(AUTOSCALER).rest.remote(rests), timeout=ANSWER_S)
+        """The autoscaler, for as long as a command is at work."""
+        with suppress(ValueError, RayActorError):  # there is none, or there will be another, which rests too
+            autoscaler = ray.get_actor(AUTOSCALER)
+            try:
+                ray.get(autoscaler.rest.remote(rests), timeout=LEAVE_S)  # it may wait for an engine's end
+            except GetTimeoutError:
+                ray.kill(autoscaler, no_restart=False)
 
     def scale(self, *, scales: bool) -> None:
         """Whether an autoscaler is to be there: a new one, with this very code."""
