@@ -29,9 +29,8 @@ class AutoscalerActor:
 
     def rest(self, rests: bool) -> None:
         """Returns when what it was about is done."""
-        self._rests = rests
         with self._looking:
-            pass
+            self._rests = rests
 
     def _keep(self) -> None:
         try:

@@ -62,8 +62,8 @@ class Fleet:
             if model_and_number(name)[0] in (models or plan.models)
         ]
         self._ledger.set_plan(plan.rolled({model_and_number(name)[0] for name in old}))
-        begun()
         try:
+            begun()
             for name in old:
                 self._replace(plan, model_and_number(name)[0], name)
         finally:

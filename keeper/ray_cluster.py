@@ -84,13 +84,15 @@ class RayCluster:
 
     def end(self, name: str, *, hands_over: bool) -> None:
         """`hands_over`: whether it had a machine, so that it may have streams."""
-        with suppress(ValueError):  # it is gone
+        try:
             actor = ray.get_actor(name)
-            if hands_over:
-                # One that does not answer has been missed by gateways.
-                with suppress(GetTimeoutError, RayActorError):
-                    ray.get(actor.leave.remote(), timeout=LEAVE_S)
-            ray.kill(actor, no_restart=True)
+        except ValueError:  # it is gone
+            return
+        if hands_over:
+            # One that does not answer has been missed by gateways.
+            with suppress(GetTimeoutError, RayActorError):
+                ray.get(actor.leave.remote(), timeout=LEAVE_S)
+        ray.kill(actor, no_restart=True)
 
     @property
     def is_in_hand(self) -> bool:
