@@ -8,6 +8,7 @@ import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -35,15 +36,16 @@ Ctrl-C ends them, and all engines there."""
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.environ) -> int:
     parser = _parser(environ)
     arguments = parser.parse_args(argv)
-    if arguments.command == "try":
-        return _try(arguments.machines, arguments.cpus)
-    if not arguments.ray:
+    tries = arguments.command == "try"
+    if not tries and not arguments.ray:
         parser.error(f"no Ray was named: say --ray HOST:PORT, or set {RAY}")
-    try:
-        # It brings Ray: only for whoever keeps a fleet.
-        from keeper.ledger import Ledger, LedgerError
-    except ModuleNotFoundError:
+    if find_spec("ray") is None:
         return _said(f"`midstream fleet` {NEEDS_RAY}")
+    if tries:
+        return _try(arguments.machines, arguments.cpus)
+    # It brings Ray: only for whoever keeps a fleet.
+    from keeper.ledger import Ledger, LedgerError
+
     try:
         ledger = Ledger(arguments.ray)
         return _status(ledger) if arguments.command == "status" else _change(arguments, ledger)
@@ -58,18 +60,15 @@ def _said(problem: str) -> int:
 
 def _try(machines: int, cpus: int) -> int:
     """Until somebody ends it."""
-    try:
-        from keeper.trial_machines import TrialMachines
-    except ModuleNotFoundError:
-        return _said(f"`midstream fleet` {NEEDS_RAY}")
-    trial = TrialMachines(machines, cpus)
+    from keeper.trial_machines import TrialMachines
+
+    trial, ended = TrialMachines(machines, cpus), Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray has a way of its own with the second
+        signal.signal(number, lambda *_: ended.set())
     print(
         TRIAL.format(machines=counted(machines, "machine"), cpus=counted(cpus, "CPU"), address=trial.address),
         flush=True,
     )
-    ended = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
     ended.wait()
     trial.end()
     return 0
@@ -104,8 +103,8 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
             case "roll":
                 fleet.roll(arguments.models, begun=lambda: cluster.rest(rests=False))
             case "down":
-                fleet.down()
                 cluster.scale(scales=False)
+                fleet.down()
             case _:
                 now = ledger.plan()
                 plan = (

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ray.cluster_utils import Cluster
+
 SMALL: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
 HEAD: dict[str, Any] = {"num_cpus": 0, **SMALL}
 # As docs/operations.md has them: else a machine that is frozen is missed for a minute.
@@ -27,8 +29,6 @@ class TrialMachines:
         self._boot(port=0)
 
     def _boot(self, port: int) -> None:
-        from ray.cluster_utils import Cluster
-
         self._cluster = Cluster(initialize_head=True, head_node_args={"gcs_server_port": port, **HEAD})
         self._machines = [self._cluster.add_node(wait=False, **self._machine) for _ in range(self._count)]
         self._cluster.wait_for_nodes()
@@ -38,38 +38,5 @@ class TrialMachines:
         """Of Ray's GCS."""
         return str(self._cluster.address)
 
-    @property
-    def gcs(self) -> int:
-        """Its process."""
-        from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER
-
-        (gcs,) = self._cluster.head_node.all_processes[PROCESS_TYPE_GCS_SERVER]
-        return int(gcs.process.pid)
-
-    @property
-    def raylets(self) -> list[int]:
-        """Of each machine the process that all others there are below."""
-        from ray._private.ray_constants import PROCESS_TYPE_RAYLET
-
-        return [machine.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for machine in self._machines]
-
-    def one_more(self) -> None:
-        self._machines.append(self._cluster.add_node(**self._machine))
-
-    def head_again(self) -> None:
-        """What was left of it is gone first, as where `ray start --head --block` runs."""
-        port = self._port
-        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
-        self._cluster.add_node(gcs_server_port=port, **HEAD)
-
-    def all_again(self) -> None:
-        port = self._port
-        self.end()
-        self._boot(port)
-
     def end(self) -> None:
         self._cluster.shutdown()
-
-    @property
-    def _port(self) -> int:
-        return int(self.address.rpartition(":")[2])

@@ -10,27 +10,50 @@ from __future__ import annotations
 import json
 import sys
 
-from keeper.trial_machines import TrialMachines
+from ray._private.ray_constants import PROCESS_TYPE_GCS_SERVER, PROCESS_TYPE_RAYLET
+
+from keeper.trial_machines import HEAD, TrialMachines
 
 CPUS = 3  # of each machine
 
 
-def say(machines: TrialMachines) -> None:
-    said = {"address": machines.address, "gcs": machines.gcs, "machines": machines.raylets}
-    print(json.dumps(said), flush=True)
+class Machines(TrialMachines):
+    def one_more(self) -> None:
+        self._machines.append(self._cluster.add_node(**self._machine))
+
+    def head_again(self) -> None:
+        """What was left of it is gone first, as where `ray start --head --block` runs."""
+        port = self._port
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+        self._cluster.add_node(gcs_server_port=port, **HEAD)
+
+    def all_again(self) -> None:
+        port = self._port
+        self.end()
+        self._boot(port)
+
+    def say(self) -> None:
+        (gcs,) = self._cluster.head_node.all_processes[PROCESS_TYPE_GCS_SERVER]
+        raylets = [machine.all_processes[PROCESS_TYPE_RAYLET][0].process.pid for machine in self._machines]
+        said = {"address": self.address, "gcs": gcs.process.pid, "machines": raylets}
+        print(json.dumps(said), flush=True)
+
+    @property
+    def _port(self) -> int:
+        return int(self.address.rpartition(":")[2])
 
 
 def main() -> None:
-    machines = TrialMachines(int(sys.argv[1]), CPUS)
+    machines = Machines(int(sys.argv[1]), CPUS)
     does = {
-        "one more": TrialMachines.one_more,
-        "head again": TrialMachines.head_again,
-        "all again": TrialMachines.all_again,
+        "one more": Machines.one_more,
+        "head again": Machines.head_again,
+        "all again": Machines.all_again,
     }
-    say(machines)
+    machines.say()
     for line in sys.stdin:
         does[line.strip()](machines)
-        say(machines)
+        machines.say()
     machines.end()
 
 

@@ -383,8 +383,9 @@ def test_where_ray_is_missing_both_sides_say_how_to_get_it(
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(ray_agent, "find_spec", lambda name: None)
     assert command.main(["status", "--ray", "127.0.0.1:1"], {}) == 1
+    assert command.main(["try"], {}) == 1
     needs = "needs Ray; in a clone of Midstream, install it with: pip install ./clients/python '.[ray]'"
-    assert capsys.readouterr().err == f"midstream: `midstream fleet` {needs}\n"
+    assert capsys.readouterr().err == f"midstream: `midstream fleet` {needs}\n" * 2
     with pytest.raises(PlaceError) as refused:
         RayAgent("127.0.0.1:1", tmp_path / "engines")
     assert str(refused.value) == f"--fleet ray {needs}"
