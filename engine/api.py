@@ -464,6 +464,7 @@ class Outline(Struct, tag=True, array_like=True):
     vocab: int
     context: int  # at most
     grammars: bool
+    memory_bytes: int  # of its machine's, at least; a GPU's is another
 
 
 class Starting(Struct, tag=True, array_like=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -12,14 +13,17 @@ from importlib.util import find_spec
 from threading import Event
 from typing import TYPE_CHECKING
 
-from keeper.plan import MOST_ENGINES, PlanError, Range, counted, planned
+from keeper.plan import MOST_ENGINES, Plan, PlanError, Range, counted, planned
 from realtime.config import HOST_AND_PORT, Options
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
-from realtime.fleet.places import NEEDS_RAY, token_in
+from realtime.fleet.outlines import outlines
+from realtime.fleet.places import NEEDS_RAY, engine_options, token_in
+from realtime.fleet.watched_engine import EngineFailed
 
 if TYPE_CHECKING:
     from keeper.ledger import Ledger
+
 
 RAY = "MIDSTREAM_RAY"
 MOST_MACHINES = 16  # for trying
@@ -49,7 +53,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     try:
         ledger = Ledger(arguments.ray)
         return _status(ledger) if arguments.command == "status" else _change(arguments, ledger)
-    except (PlanError, PlaceError, LedgerError) as problem:
+    except (PlanError, PlaceError, LedgerError, EngineFailed) as problem:
         return _said(str(problem))
 
 
@@ -95,7 +99,7 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
         token = token_in(arguments.token_file)
         if not token:
             raise PlaceError(f"the file {arguments.token_file} holds no token")
-        plan = planned(entries(Options(models=arguments.models)), token)
+        plan = _of_file(arguments.models, token)
     with driver_of(arguments.ray, f"`midstream fleet {arguments.command}`") as cluster:
         fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
         cluster.rest(rests=True)  # it would have its own mind meanwhile
@@ -115,6 +119,13 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
                 fleet.follow(plan)
                 cluster.scale(scales=any(model.scales for model in plan.models.values()))
     return 0
+
+
+def _of_file(path: str, token: str) -> Plan:
+    """Raises PlaceError or EngineFailed."""
+    models = entries(Options(models=path))
+    made_by = {entry.name: engine_options(entry.options) for entry in models}
+    return planned(models, asyncio.run(outlines(made_by)), token)
 
 
 def _parser(environ: Mapping[str, str]) -> ArgumentParser:

@@ -85,6 +85,7 @@ class Ledger:
                 node.node_manager_hostname,
                 int(node.resources_total.get("CPU", 0)),
                 int(node.resources_total.get("GPU", 0)),
+                int(node.resources_total.get("memory", 0)),
             )
             for number, node in nodes.items()
             if node.state == NODE_ALIVE

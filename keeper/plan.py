@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct, structs
 
+from engine.api import Outline
 from realtime.config import ListenOptions, ModelOptions, spelled
 from realtime.fleet.models_file import FIRST_TOKEN_S, ModelEntry
 
 MOST_ENGINES = 1024  # of a model
+GIB = 2**30
 
 
 class PlanError(Exception):
@@ -31,10 +33,13 @@ class Need(Struct, frozen=True):
 
     cpus: int
     gpus: int
+    memory: int = 0  # bytes, of the host's
 
     def __str__(self) -> str:
-        asked = [counted(self.cpus, "CPU")] + [counted(self.gpus, "GPU")] * bool(self.gpus)
-        return " and ".join(asked)
+        gpus = [counted(self.gpus, "GPU")] * bool(self.gpus)
+        memory = [f"{self.memory / GIB:.1f} GiB of memory"] * bool(self.memory)
+        *others, last = [counted(self.cpus, "CPU"), *gpus, *memory]
+        return f"{', '.join(others)} and {last}" if others else last
 
 
 class ModelPlan(Struct, frozen=True):
@@ -118,6 +123,7 @@ class Machine(Struct, frozen=True):
     name: str
     cpus: int
     gpus: int
+    memory: int  # bytes, for whatever runs there
 
 
 class Kept(Struct, frozen=True):
@@ -129,8 +135,9 @@ class Kept(Struct, frozen=True):
     why: str = ""  # it failed, or was started anew
 
 
-def planned(entries: Sequence[ModelEntry], token: str) -> Plan:
-    return Plan(token, {entry.name: _model_plan(entry) for entry in entries})
+def planned(entries: Sequence[ModelEntry], outlines: Mapping[str, Outline], token: str) -> Plan:
+    """`outlines`: what the files of each model say."""
+    return Plan(token, {entry.name: _model_plan(entry, outlines[entry.name]) for entry in entries})
 
 
 def engine_name(model: str, number: int) -> str:
@@ -170,7 +177,7 @@ def missing(plan: Plan, there: Iterable[str]) -> list[str]:
     return [name for name, model in plan.models.items() for _ in range(model.engines - have.count(name))]
 
 
-def _model_plan(entry: ModelEntry) -> ModelPlan:
+def _model_plan(entry: ModelEntry, outline: Outline) -> ModelPlan:
     options = entry.options
     if options.device.startswith("cuda:"):
         raise PlanError(
@@ -184,7 +191,7 @@ def _model_plan(entry: ModelEntry) -> ModelPlan:
     return ModelPlan(
         entry.replicas if entry.keep_alive_s is None else 0,
         spelled(own),
-        Need(cpus, gpus),
+        Need(cpus, gpus, outline.memory_bytes),
         entry.replicas,
         entry.replicas if entry.scale is None else entry.scale.most,
         FIRST_TOKEN_S if entry.scale is None else entry.scale.first_token_s,

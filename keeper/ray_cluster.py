@@ -78,7 +78,12 @@ class RayCluster:
     def start(self, name: str, need: Need, arguments: list[str], token: str) -> None:
         """Returns at once: it is there when some machine has what it needs."""
         placed: Any = ray.remote(EngineActor).options(
-            name=name, num_cpus=need.cpus, num_gpus=need.gpus, scheduling_strategy="SPREAD", **KEPT
+            name=name,
+            num_cpus=need.cpus,
+            num_gpus=need.gpus,
+            memory=need.memory,
+            scheduling_strategy="SPREAD",
+            **KEPT,
         )
         placed.remote(name, arguments, token)
 

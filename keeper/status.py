@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, missing, model_and_number
+from keeper.plan import GIB, Kept, Machine, ModelPlan, Need, Plan, missing, model_and_number
 from realtime.hub.placement import PlacedEngine, PlacedMachine, PlacedModel, Placement
 
 
@@ -23,7 +23,7 @@ class Seen(NamedTuple):
     def placement(self) -> Placement:
         return Placement(
             [
-                PlacedMachine(_named(node, machine), machine.cpus, machine.gpus)
+                PlacedMachine(_named(node, machine), machine.cpus, machine.gpus, machine.memory)
                 for node, machine in self.machines.items()
             ],
             [self._engine(name) for name in sorted(self.placed, key=model_and_number)],
@@ -63,10 +63,11 @@ class Seen(NamedTuple):
 
 
 def _of_machines(seen: Placement) -> list[str]:
-    rows = [("MACHINE", "CPUS", "GPUS", "ENGINES")]
+    rows = [("MACHINE", "CPUS", "GPUS", "MEMORY", "ENGINES")]
     for machine in seen.machines:
         here = [one.name for one in seen.engines if one.machine == machine.name]
-        rows.append((machine.name, str(machine.cpus), str(machine.gpus), ", ".join(here) or "-"))
+        memory = f"{machine.memory / GIB:.1f} GiB"
+        rows.append((machine.name, str(machine.cpus), str(machine.gpus), memory, ", ".join(here) or "-"))
     return _table(rows)
 
 
@@ -91,7 +92,7 @@ def _named(node: str, machine: Machine) -> str:
 
 
 def _has(machine: Machine, need: Need) -> bool:
-    return machine.cpus >= need.cpus and machine.gpus >= need.gpus
+    return machine.cpus >= need.cpus and machine.gpus >= need.gpus and machine.memory >= need.memory
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

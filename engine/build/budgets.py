@@ -12,6 +12,9 @@ from engine.model.preflight import ModelError
 STEP_TOKENS = {"cpu": 128, "cuda": 2048}
 LEAST_BLOCKS = 2  # of the KV cache
 MEMORY_SHARE = 0.25  # of the memory that is free beside the weights, for the KV cache
+PROCESS_BYTES = (
+    360 << 20
+)  # that an engine's process took with a model of no size: libraries, for the most part
 MAX_CONTEXTS = 16  # and no more than so many sequences of full length
 
 

@@ -24,6 +24,7 @@ from engine.build.exactness import (
     may_be_exact,
     trial_tokens,
 )
+from engine.build.footprint import bytes_per_token, tokens_of_longest
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
@@ -263,10 +264,7 @@ class Components:
 
     @property
     def _bytes_per_token(self) -> int:
-        """That all layers keep, places included that no layer of a group has."""
-        facts, places = self.facts, max(len(group.layers) for group in self._groups)
-        numbers = 2 * places * len(self._groups) * facts.kv_heads * facts.head_dim
-        return numbers * self._model.dtype.itemsize
+        return bytes_per_token(self.facts, self._groups, self._model.dtype)
 
     @property
     def _kept(self) -> Windows:
@@ -294,8 +292,7 @@ class Components:
 
     def _affordable_on_cpu(self) -> int:
         """The host's memory is shared by all processes that compute here."""
-        blocks = self._kept.blocks(self._context)  # of a sequence of full length
-        longest = -(-blocks * self._options.block_size // len(self._groups))
+        longest = tokens_of_longest(self._kept, self._context)
         return affordable_tokens(available_memory(), self._bytes_per_token * self._options.devices, longest)
 
 

@@ -50,6 +50,19 @@ def check_draft_model(options: api.EngineOptions, folder: Path, device: str) -> 
         )
 
 
+def of_drafts(options: api.EngineOptions) -> api.EngineOptions:
+    """Those of the draft model itself, but for the size of its cache."""
+    return replace(
+        options,
+        model=options.draft_model,
+        adapter="",
+        dtype="auto",
+        weights="auto",
+        exact="off",
+        kv_tokens=0,
+    )
+
+
 def build_draft_model(
     options: api.EngineOptions, components: Components
 ) -> tuple[DraftModel, IdleMemory | None]:
@@ -59,15 +72,7 @@ def build_draft_model(
     from engine.model.loading import resolve
 
     tokens = min(components.kv_tokens, CONTEXTS * components.runner.context)
-    own = replace(
-        options,
-        model=options.draft_model,
-        adapter="",
-        dtype="auto",
-        weights="auto",
-        exact="off",
-        kv_tokens=whole_blocks(tokens, options.block_size, CPU),
-    )
+    own = replace(of_drafts(options), kv_tokens=whole_blocks(tokens, options.block_size, CPU))
     folder = resolve(own.model)
     model = load_by_width(own, folder, narrow_width(own, folder, CPU), CPU)
     made = Components(model, own, None)

@@ -79,7 +79,7 @@ def load(
     """
     config = check_folder(folder)
     place = _device(device)
-    number = _dtype(dtype, config, place)
+    number = dtype_of(dtype, config, place)
     size = parameter_count(folder) * number.itemsize
     _check_not_distributed()
     check_memory(size if place.type == "cpu" else size // devices, place)
@@ -216,7 +216,7 @@ def _device(name: str) -> torch.device:
     return place
 
 
-def _dtype(name: str, config: dict[str, Any], place: torch.device) -> torch.dtype:
+def dtype_of(name: str, config: dict[str, Any], place: torch.device) -> torch.dtype:
     """`auto` is float32 on a CPU, where it is fastest, and what the weights were saved as on a GPU."""
     if name == "auto":
         saved = config.get("dtype") or config.get("torch_dtype")

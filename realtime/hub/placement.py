@@ -15,6 +15,7 @@ class PlacedMachine(Struct, frozen=True):
     name: str
     cpus: int
     gpus: int
+    memory: int  # bytes, for whatever runs there
 
 
 class PlacedEngine(Struct, frozen=True):

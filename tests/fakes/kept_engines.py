@@ -60,7 +60,7 @@ class KeptEngines:
         del self.gateways[gateway]
 
     def machines(self) -> dict[str, Machine]:
-        return {"m0": Machine("gpu1", 8, 4)}
+        return {"m0": Machine("gpu1", 8, 4, 2**35)}
 
     def placed(self) -> dict[str, bool]:
         kept = self.kept()

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.ray_fleet import ENGINES, TOY, Fleet, redis_server
 from tests.server.server_process import environment
@@ -178,17 +179,20 @@ async def test_nobody_waits_for_a_model_whose_engines_cannot_start(fleet: Fleet)
 
 async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:
     greedy = tmp_path / "models.toml"
-    greedy.write_text(TOY + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n')
+    wide = f'[models.wide]\nsource = "{tiny_folder(tmp_path, "llama")}"\nkv_tokens = {10**9}\n'
+    greedy.write_text(TOY + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n' + wide)
     token = tmp_path / "token"
     token.write_text("sesame")
     await in_a_thread(lambda: fleet.told("up", "--models", str(greedy), "--token-file", str(token)))
     seen = await asyncio.to_thread(fleet.tell, "status")
     assert seen.returncode == 1
-    assert "waits: no machine has 1 CPU and 8 GPUs" in seen.stdout
-    assert await in_a_thread(lambda: fleet.told("scale", "big=0")) == "big#0 had no machine, and is ended\n"
+    assert "big#0   waits: no machine has 1 CPU, 8 GPUs and 0.4 GiB of memory" in seen.stdout
+    assert "wide#0  waits: no machine has 1 CPU and 715.6 GiB of memory" in seen.stdout
+    gone = await in_a_thread(lambda: fleet.told("scale", "big=0", "wide=0"))
+    assert sorted(gone.splitlines()) == [f"{one}#0 had no machine, and is ended" for one in ("big", "wide")]
     assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
     wrong = await asyncio.to_thread(fleet.tell, "scale", "small=1")
-    assert wrong.stderr == 'midstream: there is no model "small" in this fleet; there is toy, big\n'
+    assert wrong.stderr == 'midstream: there is no model "small" in this fleet; there is toy, big, wide\n'
 
 
 async def test_an_engine_may_die(fleet: Fleet) -> None:

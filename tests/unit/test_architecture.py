@@ -166,7 +166,7 @@ OUR_OWN = {
     "engine.parallel.follower": ["engine.build", "engine.model.preflight", "engine.logs", "engine.pipe"],
     "engine.build": ["engine"],  # puts all of it together
     "keeper": ["keeper"],
-    "keeper.plan": ["realtime.config", "realtime.fleet.models_file"],
+    "keeper.plan": ["realtime.config", "realtime.fleet.models_file", "engine.api"],
     "keeper.scaling": ["keeper", "realtime.hub.demand"],
     "keeper.gateways": ["realtime.hub.demand"],
     "keeper.status": ["keeper", "realtime.hub.placement"],
@@ -178,7 +178,9 @@ OUR_OWN = {
         "realtime.config",
         "realtime.fleet.fleet",
         "realtime.fleet.models_file",
+        "realtime.fleet.outlines",
         "realtime.fleet.places",
+        "realtime.fleet.watched_engine",
     ],
 }
 # And of others.

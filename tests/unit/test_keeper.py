@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from engine.api import Outline
 from keeper import addresses_file, command, fleet
 from keeper.agent import Agent
 from keeper.autoscaler import Autoscaler
 from keeper.fleet import Fleet
 from keeper.gateways import Said
-from keeper.plan import Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
+from keeper.plan import GIB, Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
 from realtime import engine_command
 from realtime.bind import StartupError
@@ -39,7 +40,9 @@ def plan(**counts: int) -> Plan:
 def of_file(folder: Path, text: str) -> Plan:
     file = folder / "models.toml"
     file.write_text(text)
-    return planned(entries(Options(models=str(file))), "sesame")
+    models = entries(Options(models=str(file)))
+    outline = Outline("/models", 464, 8192, grammars=True, memory_bytes=3 * GIB)
+    return planned(models, {entry.name: outline for entry in models}, "sesame")
 
 
 def keeping(room: int = 100) -> tuple[Fleet, KeptEngines, list[str]]:
@@ -61,8 +64,9 @@ def test_a_plan_says_what_each_engine_is_started_by_and_asks_for(tmp_path: Path)
         '[models.large]\nsource = "/models/large"\ndevice = "cuda"\ndevices = 2\n',
     )
     small, large = found.models["small"], found.models["large"]
-    assert (small.engines, small.need, large.engines, large.need) == (3, Need(4, 0), 1, Need(1, 2))
-    assert (str(small.need), str(large.need)) == ("4 CPUs", "1 CPU and 2 GPUs")
+    assert (small.engines, small.need, large.engines) == (3, Need(4, 0, 3 * GIB), 1)
+    assert str(small.need) == "4 CPUs and 3.0 GiB of memory"
+    assert str(large.need) == "1 CPU, 2 GPUs and 3.0 GiB of memory"
     options = parse_listening([*large.arguments, "--listen", "unix:/a"], {})
     assert (options.model, options.model_name, options.devices) == ("/models/large", "large", 2)
     assert options.threads == 1, "it takes no more of a machine than it asks for"
@@ -305,10 +309,10 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
 
 def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
     a = ModelPlan(4, [], ONE_CPU, 2, 4, keep_alive_s=60.0)
-    wanted = Plan("sesame", {"a": a, "b": ModelPlan(1, [], Need(1, 8))})
+    wanted = Plan("sesame", {"a": a, "b": ModelPlan(1, [], Need(1, 2, 48 * GIB))})
     seen = Seen(
         wanted,
-        {"0123456789": Machine("gpu1", 8, 4), "abcdefabcd": Machine("gpu2", 8, 0)},
+        {"0123456789": Machine("gpu1", 8, 4, 32 * GIB), "abcdefabcd": Machine("gpu2", 8, 0, 64 * GIB)},
         {"a#0": True, "a#1": True, "a#2": False, "b#0": False},
         {
             "a#0": Kept("ready", "0123456789", "10.0.0.7:7000"),
@@ -316,15 +320,15 @@ def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
         },
     )
     assert seen.lines() == [
-        "MACHINE      CPUS  GPUS  ENGINES",
-        "gpu1 012345  8     4     a#0",
-        "gpu2 abcdef  8     0     a#1",
+        "MACHINE      CPUS  GPUS  MEMORY    ENGINES",
+        "gpu1 012345  8     4     32.0 GiB  a#0",
+        "gpu2 abcdef  8     0     64.0 GiB  a#1",
         "",
-        "ENGINE  STATE                                    ADDRESS",
-        "a#0     ready                                    10.0.0.7:7000",
-        "a#1     failed: the model is not there           -",
-        "a#2     waits for a machine with 1 CPU to spare  -",
-        "b#0     waits: no machine has 1 CPU and 8 GPUs   -",
+        "ENGINE  STATE                                                       ADDRESS",
+        "a#0     ready                                                       10.0.0.7:7000",
+        "a#1     failed: the model is not there                              -",
+        "a#2     waits for a machine with 1 CPU to spare                     -",
+        "b#0     waits: no machine has 1 CPU, 2 GPUs and 48.0 GiB of memory  -",
         "",
         "MODEL  ENGINES  IS TO HAVE  MAY HAVE",
         "a      1        4           2 to 4, or none",

@@ -131,7 +131,7 @@ def test_the_totals_are_of_the_engine_that_runs(watched: Watched) -> None:
     assert busy.kv_used_tokens >= 16 - 1
     assert busy.kv_used_tokens + busy.kv_cached_tokens + busy.kv_free_tokens == SIZE.kv_tokens
     assert busy.fleet is None
-    watched.listings.placed(placement := Placement([PlacedMachine("gpu1", 8, 4)], [], []))
+    watched.listings.placed(placement := Placement([PlacedMachine("gpu1", 8, 4, 2**35)], [], []))
     placed = watched.all().server
     assert placed is not None
     assert placed.fleet == placement

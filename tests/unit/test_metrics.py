@@ -74,7 +74,7 @@ def test_a_fleet_on_many_machines_is_told_as_it_is_placed(counted: Counted) -> N
     assert counted.value("midstream_fleet_machines") is None
     counted.metrics.placed(
         Placement(
-            [PlacedMachine("gpu1", 8, 4), PlacedMachine("gpu2", 8, 4)],
+            [PlacedMachine("gpu1", 8, 4, 2**35), PlacedMachine("gpu2", 8, 4, 2**35)],
             [
                 PlacedEngine("a#0", "a", "ready", "gpu1", "10.0.0.7:7000", ""),
                 PlacedEngine("a#1", "a", "ready", "gpu1", "10.0.0.7:7001", ""),
