@@ -16,6 +16,7 @@ MEASUREMENTS = (
     "gateway",
     "metrics_overhead",
     "fleet_links",
+    "fleet_size",
     "routing",
     "control",
     "steering",
