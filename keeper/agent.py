@@ -20,7 +20,7 @@ import msgspec
 from keeper.addresses_file import write
 from keeper.gateways import Said
 from keeper.ledger import Ledger, LedgerError
-from keeper.plan import Kept, Machine, Plan
+from keeper.plan import Kept, Machine, Plan, is_gateway
 from keeper.status import Seen
 from realtime.hub.demand import Demand
 from realtime.hub.placement import Placement
@@ -50,7 +50,7 @@ class Agent:
         if plan is None:
             return
         kept = ledger.kept()
-        write(self._file, [one.address for one in kept.values() if one.address])
+        write(self._file, [one.address for name, one in kept.items() if one.address and not is_gateway(name)])
         said, self._said = self._said, None
         if said is not None and any(model.scales for model in plan.models.values()):
             ledger.say(self._gateway, said)
@@ -73,7 +73,7 @@ def _same(plan: Plan, shown: Placement | None) -> bool:
     """Whether the gateway knows already how many engines there are to be."""
     if shown is None:
         return False
-    return {name: model.engines for name, model in plan.models.items()} == {
+    return {name: model.engines for name, model in plan.served.items()} == {
         model.name: model.engines for model in shown.models
     }
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import signal
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from threading import Event
 from typing import TYPE_CHECKING
 
-from keeper.plan import MOST_ENGINES, Plan, PlanError, Range, counted, planned
-from realtime.config import HOST_AND_PORT, Options
+from keeper.plan import MOST_ENGINES, Plan, PlanError, Range, counted, gateway_options, planned
+from realtime.config import HOST_AND_PORT, Options, parse
 from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
 from realtime.fleet.outlines import outlines
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 RAY = "MIDSTREAM_RAY"
 MOST_MACHINES = 16  # for trying
+MOST_CPUS = 16  # of each
+ANY_MACHINE = "0.0.0.0"  # not loopback: others come
 TRIAL = """\
 {machines} of Ray's, each of {cpus}, are here for trying. In another terminal:
 
@@ -51,8 +54,9 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] = os.envi
     from keeper.ledger import Ledger, LedgerError
 
     try:
+        wanted = _wanted(arguments) if arguments.command == "up" else None
         ledger = Ledger(arguments.ray)
-        return _status(ledger) if arguments.command == "status" else _change(arguments, ledger)
+        return _status(ledger) if arguments.command == "status" else _change(arguments, wanted, ledger)
     except (PlanError, PlaceError, LedgerError, EngineFailed) as problem:
         return _said(str(problem))
 
@@ -90,16 +94,27 @@ def _status(ledger: Ledger) -> int:
     return 0 if seen.is_whole else 1
 
 
-def _change(arguments: Namespace, ledger: Ledger) -> int:
+def _wanted(arguments: Namespace) -> Plan:
+    """By whoever says `up`. Raises PlanError, PlaceError or EngineFailed."""
+    token = token_in(arguments.token_file)
+    if not token:
+        raise PlaceError(f"the file {arguments.token_file} holds no token")
+    if arguments.gateways is not None:
+        # It says what is wrong with them, and ends; a machine would say it again and again.
+        parse(gateway_options(ANY_MACHINE, arguments.serve, arguments.ray, arguments.token_file), {})
+    elif arguments.serve:
+        raise PlanError(f"{shlex.join(arguments.serve)} is for gateways: say how many, by --gateways N")
+    models = entries(Options(models=arguments.models))
+    made_by = {entry.name: engine_options(entry.options) for entry in models}
+    plan = planned(models, asyncio.run(outlines(made_by)), token)
+    return plan if arguments.gateways is None else plan.with_gateways(arguments.gateways, arguments.serve)
+
+
+def _change(arguments: Namespace, wanted: Plan | None, ledger: Ledger) -> int:
+    """As `up` wants it, or as the other commands say."""
     from keeper.fleet import Fleet
     from keeper.ray_cluster import driver_of
 
-    plan = None
-    if arguments.command == "up":
-        token = token_in(arguments.token_file)
-        if not token:
-            raise PlaceError(f"the file {arguments.token_file} holds no token")
-        plan = _of_file(arguments.models, token)
     with driver_of(arguments.ray, f"`midstream fleet {arguments.command}`") as cluster:
         fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
         cluster.rest(rests=True)  # it would have its own mind meanwhile
@@ -110,22 +125,14 @@ def _change(arguments: Namespace, ledger: Ledger) -> int:
                 cluster.scale(scales=False)
                 fleet.down()
             case _:
-                now = ledger.plan()
                 plan = (
                     fleet.plan().rolled([]).ranged(dict(arguments.engines))
-                    if plan is None
-                    else plan.going_on_from(now)
+                    if wanted is None
+                    else wanted.going_on_from(ledger.plan())
                 )
                 fleet.follow(plan)
                 cluster.scale(scales=any(model.scales for model in plan.models.values()))
     return 0
-
-
-def _of_file(path: str, token: str) -> Plan:
-    """Raises PlaceError or EngineFailed."""
-    models = entries(Options(models=path))
-    made_by = {entry.name: engine_options(entry.options) for entry in models}
-    return planned(models, asyncio.run(outlines(made_by)), token)
 
 
 def _parser(environ: Mapping[str, str]) -> ArgumentParser:
@@ -137,6 +144,15 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
     up.add_argument("--models", required=True, metavar="FILE", help="file of models; see docs/operations.md")
     up.add_argument(
         "--token-file", required=True, metavar="FILE", help="file of the token that gateways must show"
+    )
+    up.add_argument(
+        "--gateways",
+        type=_count(MOST_ENGINES),
+        metavar="N",
+        help="have so many gateways beside them, each on a machine",
+    )
+    up.add_argument(
+        "serve", nargs="*", metavar="-- OPTION", help="what `midstream serve` is to be told there"
     )
     commands.add_parser("status", help="show machines and engines; the exit status is 1 where any is missing")
     scale = commands.add_parser(
@@ -156,9 +172,15 @@ def _parser(environ: Mapping[str, str]) -> ArgumentParser:
         )
     trial = commands.add_parser("try", help="have Ray's machines here, for trying, until Ctrl-C")
     trial.add_argument(
-        "--machines", type=_count, default=3, metavar="N", help=f"how many, {MOST_MACHINES} at most [3]"
+        "--machines",
+        type=_count(MOST_MACHINES),
+        default=3,
+        metavar="N",
+        help=f"how many, {MOST_MACHINES} at most [3]",
     )
-    trial.add_argument("--cpus", type=_count, default=2, metavar="N", help="that each says it has [2]")
+    trial.add_argument(
+        "--cpus", type=_count(MOST_CPUS), default=2, metavar="N", help="that each says it has [2]"
+    )
     return parser
 
 
@@ -168,10 +190,13 @@ def _ray_of_job(environ: Mapping[str, str]) -> str | None:
     return address if re.fullmatch(HOST_AND_PORT, address) else None
 
 
-def _count(text: str) -> int:
-    if re.fullmatch(r"\d{1,4}", text) and 0 < int(text) <= MOST_MACHINES:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is none; it must be a number from 1 to {MOST_MACHINES}")
+def _count(most: int) -> Callable[[str], int]:
+    def count(text: str) -> int:
+        if re.fullmatch(r"\d{1,4}", text) and 0 < int(text) <= most:
+            return int(text)
+        raise ArgumentTypeError(f"{text!r} is none; it must be a number from 1 to {most}")
+
+    return count
 
 
 def _range(text: str) -> tuple[str, Range]:

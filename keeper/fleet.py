@@ -9,7 +9,18 @@ import time
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from keeper.plan import Kept, Need, Plan, PlanError, missing, model_and_number, new_engine, surplus
+from keeper.plan import (
+    GATEWAY,
+    Kept,
+    Need,
+    Plan,
+    PlanError,
+    is_gateway,
+    missing,
+    model_and_number,
+    new_engine,
+    surplus,
+)
 
 LOOK_EVERY_S = 0.2
 PLACED_WITHIN_S = 15.0  # a new engine, beside the old one; else there is no room for both
@@ -46,10 +57,8 @@ class Fleet:
             if models is None or model in models:
                 self._start(plan, model)
         for model in _otherwise(before, plan):
-            self._say(
-                f'engines of "{model}" that run have their former options: `midstream fleet roll` gives them'
-                " these"
-            )
+            these = "gateways" if model == GATEWAY else f'engines of "{model}"'
+            self._say(f"{these} that run have their former options: `midstream fleet roll` gives them these")
 
     def roll(self, models: Collection[str], *, begun: Callable[[], None]) -> None:
         """All engines of these models, or of all, by new ones: one by one, each beside the old one until it
@@ -70,7 +79,8 @@ class Fleet:
             self._ledger.set_plan(self.plan().rolled([]))
 
     def down(self) -> None:
-        for name in sorted(self._engines.engines(), key=model_and_number):
+        there = sorted(self._engines.engines(), key=model_and_number)
+        for name in sorted(there, key=is_gateway, reverse=True):  # nobody comes any more
             self._end(name)
         self._ledger.forget()
 

@@ -16,7 +16,7 @@ from ray._raylet import GcsClient
 from ray.exceptions import RayError
 
 from keeper.gateways import Said
-from keeper.plan import Kept, Machine, Plan, is_engine
+from keeper.plan import Kept, Machine, Plan, is_kept
 
 NAMESPACE = "midstream"  # of keys there, and of actors
 PLAN, ENGINE, GATEWAY = b"plan", b"engine/", b"gateway/"
@@ -55,7 +55,7 @@ class Ledger:
         self._ask("internal_kv_del", b"", True)
 
     def kept(self) -> dict[str, Kept]:
-        """By the engine's name."""
+        """Of engines and kept gateways, by name."""
         return self._all(ENGINE, Kept)
 
     def said(self) -> dict[str, Said]:
@@ -92,7 +92,7 @@ class Ledger:
         }
 
     def placed(self) -> dict[str, bool]:
-        """Whether each engine has a machine."""
+        """Whether each of them has a machine."""
         return asyncio.run(self._placed())
 
     async def _placed(self) -> dict[str, bool]:
@@ -103,7 +103,7 @@ class Ledger:
         return {
             actor.name: actor.state == ACTOR_ALIVE
             for actor in actors.values()
-            if actor.ray_namespace == NAMESPACE and actor.state != ACTOR_DEAD and is_engine(actor.name)
+            if actor.ray_namespace == NAMESPACE and actor.state != ACTOR_DEAD and is_kept(actor.name)
         }
 
     def _all(self, prefix: bytes, kind: type[T]) -> dict[str, T]:

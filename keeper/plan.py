@@ -14,6 +14,7 @@ from realtime.config import ListenOptions, ModelOptions, spelled
 from realtime.fleet.models_file import FIRST_TOKEN_S, ModelEntry
 
 MOST_ENGINES = 1024  # of a model
+GATEWAY = "gateway"  # stands for a model in the plan, and in names: they are kept as engines are
 GIB = 2**30
 
 
@@ -71,7 +72,17 @@ class ModelPlan(Struct, frozen=True):
 
 class Plan(Struct, frozen=True):
     token: str  # that gateways show
-    models: dict[str, ModelPlan]
+    models: dict[str, ModelPlan]  # and gateways, where they are kept too
+
+    @property
+    def served(self) -> dict[str, ModelPlan]:
+        """Models alone."""
+        return {name: model for name, model in self.models.items() if name != GATEWAY}
+
+    def with_gateways(self, count: int, arguments: Sequence[str]) -> Plan:
+        """`arguments`: of `midstream serve`."""
+        arguments = [*arguments, "--share-port", "true"]  # a new one may come beside the old
+        return self._with({GATEWAY: ModelPlan(count, arguments, Need(1, 0), count, count)})
 
     def check(self, models: Iterable[str]) -> None:
         """That there are such."""
@@ -83,6 +94,8 @@ class Plan(Struct, frozen=True):
     def ranged(self, ranges: Mapping[str, Range]) -> Plan:
         """With so many engines of these models, or as many as fit into the range."""
         self.check(ranges)
+        if GATEWAY in ranges and ranges[GATEWAY].least < ranges[GATEWAY].most:
+            raise PlanError("of gateways there are as many as is said: a balancer has to know them")
         return self._with({name: self.models[name].with_range(engines) for name, engines in ranges.items()})
 
     def with_engines(self, counts: Mapping[str, int]) -> Plan:
@@ -101,10 +114,12 @@ class Plan(Struct, frozen=True):
         )
 
     def going_on_from(self, before: Plan | None) -> Plan:
-        """What scales by itself has what it came to."""
+        """What scales by itself has what it came to, and gateways of which nothing is said stay."""
         had = {} if before is None else before.models
+        kept = {GATEWAY: had[GATEWAY]} if GATEWAY in had and GATEWAY not in self.models else {}
         return self._with(
-            {
+            kept
+            | {
                 name: structs.replace(model, engines=had[name].engines).with_range(
                     Range(model.least, model.most)
                 )
@@ -137,6 +152,8 @@ class Kept(Struct, frozen=True):
 
 def planned(entries: Sequence[ModelEntry], outlines: Mapping[str, Outline], token: str) -> Plan:
     """`outlines`: what the files of each model say."""
+    if any(entry.name == GATEWAY for entry in entries):
+        raise PlanError(f'a model of such a fleet cannot be called "{GATEWAY}", as its gateways are')
     return Plan(token, {entry.name: _model_plan(entry, outlines[entry.name]) for entry in entries})
 
 
@@ -144,8 +161,18 @@ def engine_name(model: str, number: int) -> str:
     return f"{model}#{number}"
 
 
-def is_engine(actor: str) -> bool:
+def is_kept(actor: str) -> bool:
+    """Whether it keeps an engine or a gateway."""
     return "#" in actor
+
+
+def is_gateway(name: str) -> bool:
+    return model_and_number(name)[0] == GATEWAY
+
+
+def gateway_options(host: str, arguments: Sequence[str], ray: str, token_file: str) -> list[str]:
+    """Of `midstream serve`: `arguments`, and what each is told of its place in the fleet."""
+    return ["--host", host, *arguments, "--fleet", "ray", "--ray", ray, "--engine-token-file", token_file]
 
 
 def model_and_number(engine: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The engines of a fleet as actors: made, found and ended by a driver of Ray's, or by another actor."""
+"""Engines and gateways of a fleet as actors: made, found and ended by a driver of Ray's, or another actor."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util import list_named_actors
 
 from keeper.autoscaler_actor import AutoscalerActor
-from keeper.engine_actor import EngineActor
 from keeper.ledger import NAMESPACE
-from keeper.plan import Need, PlanError, is_engine
+from keeper.plan import Need, PlanError, is_kept
+from keeper.process_actor import ProcessActor
 
 LEAVE_S = 30.0  # that an engine has to end in good order
 ANSWER_S = 10.0  # that others have to answer
@@ -73,11 +73,11 @@ def _who_has_it() -> str:
 class RayCluster:
     def engines(self) -> list[str]:
         """By name, also those that no machine has room for."""
-        return [actor for actor in list_named_actors() if is_engine(actor)]
+        return [actor for actor in list_named_actors() if is_kept(actor)]
 
     def start(self, name: str, need: Need, arguments: list[str], token: str) -> None:
         """Returns at once: it is there when some machine has what it needs."""
-        placed: Any = ray.remote(EngineActor).options(
+        placed: Any = ray.remote(ProcessActor).options(
             name=name,
             num_cpus=need.cpus,
             num_gpus=need.gpus,

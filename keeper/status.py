@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from keeper.plan import GIB, Kept, Machine, ModelPlan, Need, Plan, missing, model_and_number
+from keeper.plan import GATEWAY, GIB, Kept, Machine, ModelPlan, Need, Plan, missing, model_and_number
 from realtime.hub.placement import PlacedEngine, PlacedMachine, PlacedModel, Placement
 
 
@@ -17,7 +17,7 @@ class Seen(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        return not missing(self.plan, [one.name for one in self.placement.engines if one.state == "ready"])
+        return not missing(self.plan, [one.name for one in self._kept() if one.state == "ready"])
 
     @property
     def placement(self) -> Placement:
@@ -26,14 +26,17 @@ class Seen(NamedTuple):
                 PlacedMachine(_named(node, machine), machine.cpus, machine.gpus, machine.memory)
                 for node, machine in self.machines.items()
             ],
-            [self._engine(name) for name in sorted(self.placed, key=model_and_number)],
+            [one for one in self._kept() if one.model != GATEWAY],
             [
                 PlacedModel(name, model.engines, model.least, model.most, model.may_sleep)
-                for name, model in self.plan.models.items()
+                for name, model in self.plan.served.items()
             ],
         )
 
-    def _engine(self, name: str) -> PlacedEngine:
+    def _kept(self) -> list[PlacedEngine]:
+        return [self._one(name) for name in sorted(self.placed, key=model_and_number)]
+
+    def _one(self, name: str) -> PlacedEngine:
         model, _ = model_and_number(name)
         if not self.placed[name]:
             return PlacedEngine(name, model, "waiting", "", "", self._lack(model))
@@ -51,29 +54,37 @@ class Seen(NamedTuple):
         return f"for a machine with {need} to spare"
 
     def lines(self) -> list[str]:
-        seen = self.placement
-        return [*_of_machines(seen), "", *_of_engines(seen), "", *self._of_models(seen)]
+        kept = self._kept()
+        engines = [one for one in kept if one.model != GATEWAY]
+        gateways = [one for one in kept if one.model == GATEWAY]
+        return [
+            *self._of_machines(kept),
+            "",
+            *_of_processes("ENGINE", engines),
+            "",
+            *self._of_models(engines),
+            *(["", *_of_processes("GATEWAY", gateways)] if GATEWAY in self.plan.models else []),
+        ]
 
-    def _of_models(self, seen: Placement) -> list[str]:
+    def _of_machines(self, kept: Sequence[PlacedEngine]) -> list[str]:
+        rows = [("MACHINE", "CPUS", "GPUS", "MEMORY", "RUNS")]
+        for machine in self.placement.machines:
+            here = ", ".join(one.name for one in kept if one.machine == machine.name)
+            memory = f"{machine.memory / GIB:.1f} GiB"
+            rows.append((machine.name, str(machine.cpus), str(machine.gpus), memory, here or "-"))
+        return _table(rows)
+
+    def _of_models(self, engines: Sequence[PlacedEngine]) -> list[str]:
         rows = [("MODEL", "ENGINES", "IS TO HAVE", "MAY HAVE")]
-        for name, model in self.plan.models.items():
-            there = sum(one.model == name and one.state == "ready" for one in seen.engines)
+        for name, model in self.plan.served.items():
+            there = sum(one.model == name and one.state == "ready" for one in engines)
             rows.append((name, str(there), str(model.engines), _range(model)))
         return _table(rows)
 
 
-def _of_machines(seen: Placement) -> list[str]:
-    rows = [("MACHINE", "CPUS", "GPUS", "MEMORY", "ENGINES")]
-    for machine in seen.machines:
-        here = [one.name for one in seen.engines if one.machine == machine.name]
-        memory = f"{machine.memory / GIB:.1f} GiB"
-        rows.append((machine.name, str(machine.cpus), str(machine.gpus), memory, ", ".join(here) or "-"))
-    return _table(rows)
-
-
-def _of_engines(seen: Placement) -> list[str]:
-    rows = [("ENGINE", "STATE", "ADDRESS")]
-    for one in seen.engines:
+def _of_processes(what: str, kept: Sequence[PlacedEngine]) -> list[str]:
+    rows = [(what, "STATE", "ADDRESS")]
+    for one in kept:
         state = "waits" if one.state == "waiting" else one.state
         between = " " if one.why.startswith("for ") else ": "
         rows.append((one.name, f"{state}{between}{one.why}" if one.why else state, one.address or "-"))

@@ -28,7 +28,7 @@ from realtime.access.keyring import Keyring
 from realtime.access.revocation import enforce_revocations
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
-from realtime.bind import StartupError, bind, raise_descriptor_limit, welcome
+from realtime.bind import StartupError, address_of, bind, raise_descriptor_limit, tell, welcome
 from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.demands import Demands
@@ -163,6 +163,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
         server = Server(
             _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
         )
+        tell(options.address_file, address_of(listening[0]))
         print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
         await server.serve(sockets=listening)
     except EngineFailed as error:

@@ -58,11 +58,32 @@ def welcome(listening: socket.socket, model: str, *, keyless: bool) -> str:
     )
 
 
+def tell(file: str, address: str) -> None:
+    """Whoever finds the file finds all of it."""
+    if not file:
+        return
+    try:
+        new = Path(file + ".new")
+        new.write_text(f"{address}\n")
+        new.replace(file)
+    except OSError as error:
+        raise StartupError(f"the file {file} cannot be written: {error.strerror}") from None
+
+
+def address_of(listening: socket.socket) -> str:
+    address, port = listening.getsockname()[:2]
+    return host_and_port(address, port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _url(listening: socket.socket) -> str:
     address, port = listening.getsockname()[:2]
     # Every address of ours is also this one.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{host_and_port(host, port)}"
 
 
 def _python() -> str:

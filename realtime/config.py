@@ -147,6 +147,12 @@ class Options(ModelOptions):
     gateways: int = option(
         1, "gateways at this port, each a process of its own that serves any connection", least=1, most=64
     )
+    address_file: str = option(
+        "",
+        "file into which the address is written once it serves",
+        pattern=".*",
+        right="a file",
+    )
     share_port: bool = option(
         False, "let other servers of this user listen on the same port: the system divides connections"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
-from realtime.bind import StartupError, bind
+from realtime.bind import StartupError, bind, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
@@ -47,18 +47,6 @@ def _listen(options: ListenOptions, door: Door, token: str) -> None:
         raise StartupError(f"the engine does not start: {problem}") from None
     except DoorError as problem:
         raise StartupError(f"{options.listen} cannot be listened at: {problem}") from None
-
-
-def tell(file: str, address: str) -> None:
-    """Whoever finds the file finds all of it."""
-    if not file:
-        return
-    try:
-        new = Path(file + ".new")
-        new.write_text(f"{address}\n")
-        new.replace(file)
-    except OSError as error:
-        raise StartupError(f"the file {file} cannot be written: {error.strerror}") from None
 
 
 def _door(options: ListenOptions, address: Address, bound: socket.socket) -> Door:

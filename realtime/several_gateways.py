@@ -24,7 +24,7 @@ from typing import Any
 
 from engine.model.with_parent import with_this_process
 from realtime.backoff import Backoff
-from realtime.bind import StartupError, bind
+from realtime.bind import StartupError, bind, host_and_port, tell
 from realtime.certificates import Certificates
 from realtime.config import PREFIX, ListenOptions, ModelOptions, Options, spelled
 from realtime.fleet import models_file, places
@@ -148,9 +148,9 @@ class SeveralGateways:
         self._silence_s = options.engine_silence_s
         self._engines = list(_engines(options, models, folder)) if embedded else []
         addresses = " ".join(engine.address for engine in self._engines)
-        theirs = options
+        theirs = replace(options, address_file="")
         if embedded:  # which end behind them: there is nobody to whom streams could be handed over
-            theirs = replace(options, fleet="static", engine_addresses=addresses, on_drain="finish")
+            theirs = replace(theirs, fleet="static", engine_addresses=addresses, on_drain="finish")
         self._gateways = [
             Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
             for number in range(options.gateways)
@@ -215,7 +215,9 @@ async def keep(options: Options) -> int:
             if not starting.done():
                 starting.cancel()
                 return 128 + signals[0]
-            print(await starting, flush=True)
+            said = await starting
+            tell(options.address_file, host_and_port(options.host, port))
+            print(said, flush=True)
             await waiting
             several.drain()
             await several.drained()

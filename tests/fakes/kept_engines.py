@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keeper.gateways import Said
-from keeper.plan import Kept, Machine, Need, Plan
+from keeper.plan import Kept, Machine, Need, Plan, is_gateway
 
 
 class KeptEngines:
@@ -44,8 +44,10 @@ class KeptEngines:
 
     def kept(self) -> dict[str, Kept]:
         placed = list(self.started)[: self._room]
-        state = Kept("failed", "m0", why=self.fails) if self.fails else Kept("ready", "m0", "10.0.0.7:7000")
-        return dict.fromkeys(placed, state)
+        if self.fails:
+            return dict.fromkeys(placed, Kept("failed", "m0", why=self.fails))
+        port = {True: 8000, False: 7000}
+        return {name: Kept("ready", "m0", f"10.0.0.7:{port[is_gateway(name)]}") for name in placed}
 
     def strike_out(self, engine: str) -> None:
         pass

@@ -25,7 +25,8 @@ replicas = {ENGINES}
 threads = 1
 toy_step_ms = 30
 """
-ACTOR = "ray::EngineActor"
+ACTOR = "ray::ProcessActor"
+SERVES = "midstream serve "
 
 
 class Fleet:
@@ -65,8 +66,8 @@ class Fleet:
         self._process.stdin.flush()
         self._heard()
 
-    def up(self) -> None:
-        self.told("up", "--models", str(self._models), "--token-file", str(self._token))
+    def up(self, *options: str) -> str:
+        return self.told("up", "--models", str(self._models), "--token-file", str(self._token), *options)
 
     def told(self, command: str, *arguments: str) -> str:
         """`midstream fleet`."""
@@ -98,6 +99,11 @@ class Fleet:
             os.kill(process, blow)
         await self.until_felt()
         await self.until(ENGINES)
+
+    def gateways(self) -> list[int]:
+        """Those that Ray keeps."""
+        ours = set(below(self._process.pid))
+        return [process for process, _, name in processes() if process in ours and SERVES in name]
 
     async def until_felt(self) -> None:
         await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES)

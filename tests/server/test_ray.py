@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -19,18 +20,21 @@ from shutil import which
 from tempfile import TemporaryDirectory
 
 import pytest
+from websockets import ConnectionClosed
 
 from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.ray_fleet import ENGINES, TOY, Fleet, redis_server
+from tests.server.ray_fleet import ENGINES, TOY, Fleet, free_port, redis_server
 from tests.server.server_process import environment
 from tests.server.test_fleet import far, go_on_and_say_the_same, started
 from tests.server.test_models import pauses
+from tests.server.test_several_gateways_command import KEPT
 
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
 ]
+PART = {"credit": {"limit": 20}}  # of what it would say
 HAS_REDIS = which("redis-server") is not None
 ELASTIC = """
 [models.elastic]
@@ -90,13 +94,52 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
     assert said.count(" ready ") == ENGINES
     assert "failed" not in said
     async with streams_that_go_on(fleet):
-        await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES + 1}"))
-        await fleet.until(ENGINES + 1)
+        await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES - 1}"))
+        await fleet.until(ENGINES - 1)
+        said = await in_a_thread(lambda: fleet.told("roll", "toy"))
+        assert said.count("is started") == said.count("has handed over") == ENGINES - 1
         await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
         await fleet.until(ENGINES)
-        said = await in_a_thread(lambda: fleet.told("roll", "toy"))
-        assert said.count("is started") == said.count("has handed over") == ENGINES
-        await fleet.until(ENGINES)
+
+
+async def test_a_gateway_that_ray_keeps_may_die_and_be_replaced(fleet: Fleet) -> None:
+    options = ("--port", str(free_port()), "--insecure-open", "--engine-silence-s", "1")
+    await in_a_thread(lambda: fleet.up("--gateways", "1", "--", *options))
+    url = await where_its_gateway_is(fleet)
+    async with client_of(url) as client:
+        (whole,) = await started(client, 1, max_tokens=60)
+        await whole.rest()
+        streams = [await client.start(f"{number}", **(KEPT | PART)) for number in range(4)]
+        for stream in streams:
+            await stream.until_index(10)
+        (gateway,) = await asyncio.to_thread(fleet.gateways)
+        os.kill(gateway, signal.SIGKILL)
+        with pytest.raises(ConnectionClosed):
+            await client.next()  # which none is of: all are of streams
+    assert await where_its_gateway_is(fleet) == url
+    said = await in_a_thread(lambda: fleet.told("roll", "gateway"))
+    assert said.splitlines() == [
+        "gateway#1 is started, and asks for 1 CPU",
+        "gateway#0 has handed over, and is ended",
+    ]
+    async with client_of(url) as client:
+        adopted = [client.adopt(stream) for stream in streams]
+        for stream, lost in zip(adopted, streams, strict=True):
+            await stream.send("attach", after=lost.events[-1]["seq"])
+            await stream.send("credit", limit=1000)
+            await stream.rest()
+        assert {stream.text for stream in adopted} == {whole.text}
+    await in_a_thread(lambda: fleet.told("scale", "gateway=0"))
+    assert not await asyncio.to_thread(fleet.gateways)
+
+
+async def where_its_gateway_is(fleet: Fleet) -> str:
+    """Once it is ready."""
+    address = None
+    while address is None:
+        said = (await asyncio.to_thread(fleet.tell, "status")).stdout
+        address = re.search(r"^gateway#\d+ +ready +(\S+)$", said, re.MULTILINE)
+    return f"ws://{address[1]}/v1/realtime"
 
 
 async def test_one_command_has_the_fleet_in_hand_and_one_that_is_killed_has_not(fleet: Fleet) -> None:
@@ -192,7 +235,8 @@ async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None
     assert sorted(gone.splitlines()) == [f"{one}#0 had no machine, and is ended" for one in ("big", "wide")]
     assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
     wrong = await asyncio.to_thread(fleet.tell, "scale", "small=1")
-    assert wrong.stderr == 'midstream: there is no model "small" in this fleet; there is toy, big, wide\n'
+    there = "there is toy, big, wide, gateway"
+    assert wrong.stderr == f'midstream: there is no model "small" in this fleet; {there}\n'
 
 
 async def test_an_engine_may_die(fleet: Fleet) -> None:

@@ -93,8 +93,10 @@ async def test_an_engine_that_dies_or_hangs_is_started_anew_and_streams_go_on(se
     assert "engine 0 has said nothing for 1 s: it is ended" in served.log()
 
 
-async def test_whoever_is_served_may_finish_and_nothing_is_left(serve: Serve) -> None:
-    served = await asyncio.to_thread(serve, "--gateways", "2", *STEP)
+async def test_whoever_is_served_may_finish_and_nothing_is_left(serve: Serve, tmp_path: Path) -> None:
+    told = tmp_path / "address"
+    served = await asyncio.to_thread(serve, "--gateways", "2", "--address-file", str(told), *STEP)
+    assert told.read_text() == f"{served.host}:{served.port}\n"
     async with client_of(served.url) as client:
         stream = await client.start("a", **KEPT)
         await stream.next("token")

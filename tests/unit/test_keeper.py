@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,8 +19,7 @@ from keeper.fleet import Fleet
 from keeper.gateways import Said
 from keeper.plan import GIB, Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
-from realtime import engine_command
-from realtime.bind import StartupError
+from realtime.bind import StartupError, tell
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import ray_agent
 from realtime.fleet.fleet import PlaceError
@@ -161,6 +161,33 @@ def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
             told()
 
 
+# -- gateways beside them --------------------------------------------------------------------------
+
+
+def test_gateways_are_kept_as_engines_are_and_stay_where_nothing_is_said_of_them() -> None:
+    keeper, engines, said = keeping()
+    keeper.follow(plan(a=1).with_gateways(2, ["--port", "8000"]))
+    keeper.follow(plan(a=2).going_on_from(keeper.plan()))
+    assert engines.done == ["+a#0", "+gateway#0", "+gateway#1", "+a#1"]
+    assert engines.started["gateway#0"] == ["--port", "8000", "--share-port", "true"]
+    keeper.follow(plan(a=2).with_gateways(2, ["--port", "9000"]).going_on_from(keeper.plan()))
+    assert said[-1] == (
+        "gateways that run have their former options: `midstream fleet roll` gives them these"
+    )
+    rolled(keeper, ["gateway"])
+    assert engines.done[4:] == ["+gateway#2", "-gateway#0", "+gateway#3", "-gateway#1"]
+    keeper.follow(keeper.plan().ranged({"gateway": Range(1, 1)}))
+    keeper.down()
+    assert engines.done[8:] == ["-gateway#3", "-gateway#2", "-a#0", "-a#1"], "nobody comes to those that go"
+
+
+def test_how_many_gateways_there_are_is_said_and_no_model_has_their_name(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="of gateways there are as many as is said"):
+        plan(a=1).with_gateways(2, []).ranged({"gateway": Range(1, 4)})
+    with pytest.raises(PlanError, match='a model of such a fleet cannot be called "gateway"'):
+        of_file(tmp_path, '[models.gateway]\nsource = "toy"\n')
+
+
 # -- more and fewer, as gateways feel it -----------------------------------------------------------
 
 
@@ -277,7 +304,9 @@ def test_an_agent_tells_what_its_gateway_says_where_models_scale_and_shows_what_
     assert engines.gateways == {"g": said(1, streams=2, work_s=1.0)}
     (shown,) = (msgspec.json.decode(line, type=Placement) for line in capsys.readouterr().out.splitlines())
     assert [(one.least, one.most) for one in shown.models] == [(1, 3)]
-    assert (tmp_path / "engines").read_text() == "10.0.0.7:7000\n"
+    engines.start("gateway#0", ONE_CPU, [], "")
+    agent.look(engines)
+    assert (tmp_path / "engines").read_text() == "10.0.0.7:7000\n", "no gateway among them"
 
 
 async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of_one_that_ends(
@@ -320,7 +349,7 @@ def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
         },
     )
     assert seen.lines() == [
-        "MACHINE      CPUS  GPUS  MEMORY    ENGINES",
+        "MACHINE      CPUS  GPUS  MEMORY    RUNS",
         "gpu1 012345  8     4     32.0 GiB  a#0",
         "gpu2 abcdef  8     0     64.0 GiB  a#1",
         "",
@@ -338,6 +367,35 @@ def test_the_status_names_machines_engines_and_what_nobody_has() -> None:
     whole = Seen(plan(a=1), seen.machines, {"a#0": True}, seen.kept)
     assert whole.is_whole
     assert not whole._replace(placed={"a#0": False}).is_whole, "its machine has died"
+
+
+def test_gateways_are_shown_beside_engines_and_are_none() -> None:
+    seen = Seen(
+        plan(a=1).with_gateways(2, []),
+        {"0123456789": Machine("gpu1", 8, 4, 32 * GIB)},
+        {"a#0": True, "gateway#0": True, "gateway#1": False},
+        {
+            "a#0": Kept("ready", "0123456789", "10.0.0.7:7000"),
+            "gateway#0": Kept("ready", "0123456789", "10.0.0.7:8000"),
+        },
+    )
+    assert seen.lines() == [
+        "MACHINE      CPUS  GPUS  MEMORY    RUNS",
+        "gpu1 012345  8     4     32.0 GiB  a#0, gateway#0",
+        "",
+        "ENGINE  STATE  ADDRESS",
+        "a#0     ready  10.0.0.7:7000",
+        "",
+        "MODEL  ENGINES  IS TO HAVE  MAY HAVE",
+        "a      1        1           1",
+        "",
+        "GATEWAY    STATE                                    ADDRESS",
+        "gateway#0  ready                                    10.0.0.7:8000",
+        "gateway#1  waits for a machine with 1 CPU to spare  -",
+    ]
+    assert not seen.is_whole
+    assert [one.name for one in seen.placement.engines] == ["a#0"]
+    assert [one.name for one in seen.placement.models] == ["a"]
 
 
 def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) -> None:
@@ -367,6 +425,27 @@ def test_what_is_wrong_on_the_command_line_is_said(
 ) -> None:
     with pytest.raises(SystemExit):
         command.main(arguments, {})
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--port", "8000"], "midstream: --port 8000 is for gateways: say how many, by --gateways N"),
+        (["--gateways", "0"], "'0' is none; it must be a number from 1 to 1024"),
+        (["--gateways", "2", "--", "--prt", "8000"], "unrecognized arguments: --prt 8000"),
+        (["--gateways", "2"], "there are no keys: give --keys-file"),
+    ],
+)
+def test_what_is_wrong_with_gateways_options_is_said_before_any_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], says: str
+) -> None:
+    pytest.importorskip("ray")
+    (tmp_path / "token").write_text("sesame")
+    files = ["--models", str(tmp_path / "none"), "--token-file", str(tmp_path / "token")]
+    options = arguments if "--gateways" in arguments else ["--", *arguments]
+    with suppress(SystemExit):
+        assert command.main(["up", "--ray", "127.0.0.1:1", *files, *options], {}) == 1
     assert says in capsys.readouterr().err
 
 
@@ -408,8 +487,8 @@ def test_a_gateway_has_ray_say_where_all_engines_are_or_none(
 
 
 def test_an_engine_writes_where_it_listens_and_says_where_it_cannot(tmp_path: Path) -> None:
-    engine_command.tell(str(tmp_path / "address"), "10.0.0.7:7000")
+    tell(str(tmp_path / "address"), "10.0.0.7:7000")
     assert (tmp_path / "address").read_text() == "10.0.0.7:7000\n"
     nowhere = tmp_path / "none" / "address"
     with pytest.raises(StartupError, match=f"{nowhere} cannot be written: No such file or directory"):
-        engine_command.tell(str(nowhere), "10.0.0.7:7000")
+        tell(str(nowhere), "10.0.0.7:7000")

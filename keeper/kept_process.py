@@ -1,4 +1,4 @@
-"""`midstream engine` as a child of this process, that lives no longer than it does."""
+"""`midstream engine`, or `midstream serve`, as a child of this process, that lives no longer than it does."""
 
 from __future__ import annotations
 
@@ -11,23 +11,36 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import NamedTuple
 
 from engine.model.with_parent import with_this_process
+from keeper.plan import gateway_options, is_gateway
+from realtime.bind import host_and_port
 
 LOOK_EVERY_S = 0.05  # whether it is ready
+EVERYWHERE = ("0.0.0.0", "[::]")
 
 
-class EngineProcess:
-    def __init__(self, arguments: Sequence[str], host: str, token: str) -> None:
+class Place(NamedTuple):
+    """Where it runs."""
+
+    host: str  # this machine's address
+    ray: str  # the address of Ray's GCS
+
+
+class KeptProcess:
+    def __init__(self, name: str, arguments: Sequence[str], place: Place, token: str) -> None:
         """From the thread that keeps it: Linux ends it with that."""
-        self._folder = TemporaryDirectory(prefix="midstream-engine-")
+        self._host = place.host
+        self._folder = TemporaryDirectory(prefix="midstream-kept-")
         self._address_file = Path(self._folder.name, "address")
         token_file = Path(self._folder.name, "token")
         token_file.write_text(token)
-        places = ["--token-file", str(token_file), "--address-file", str(self._address_file)]
-        listen = ["--listen", f"[{host}]:0" if ":" in host else f"{host}:0"]
+        command = _gateway if is_gateway(name) else _engine
+        told = ["--address-file", str(self._address_file)]
         self._process = subprocess.Popen(
-            with_this_process("midstream", "engine", *listen, *places, *arguments),
+            with_this_process("midstream", *command(arguments, place, str(token_file)), *told),
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("MIDSTREAM_")},
@@ -37,10 +50,10 @@ class EngineProcess:
         self._reading.start()
 
     def address(self) -> str:
-        """Where gateways may join, once they may; nowhere where it ends before."""
+        """Where gateways, or clients, may come, once they may; nowhere where it ends before."""
         while self._process.poll() is None:
             if self._address_file.exists():
-                return self._address_file.read_text().strip()
+                return self._seen_from_elsewhere(self._address_file.read_text().strip())
             time.sleep(LOOK_EVERY_S)
         return ""
 
@@ -54,8 +67,12 @@ class EngineProcess:
         return self._last_words or f"it ended with status {status}"
 
     def leave(self) -> None:
-        """It tells gateways that it goes, and ends."""
+        """It tells whoever is there that it goes, hands over, and ends."""
         self._process.terminate()
+
+    def _seen_from_elsewhere(self, address: str) -> str:
+        host, _, port = address.rpartition(":")
+        return host_and_port(self._host, int(port)) if host in EVERYWHERE else address
 
     def _read(self) -> None:
         """What it logs is Ray's to keep, as what this process logs."""
@@ -64,3 +81,11 @@ class EngineProcess:
             for line in lines:
                 sys.stderr.write(line)
                 self._last_words = line.strip().removeprefix("midstream: ") or self._last_words
+
+
+def _engine(arguments: Sequence[str], place: Place, token_file: str) -> list[str]:
+    return ["engine", "--listen", host_and_port(place.host, 0), "--token-file", token_file, *arguments]
+
+
+def _gateway(arguments: Sequence[str], place: Place, token_file: str) -> list[str]:
+    return ["serve", *gateway_options(place.host, arguments, place.ray, token_file)]

@@ -1,4 +1,4 @@
-"""One engine on one machine, as an actor of Ray's: it runs the engine's process, starts another when that
+"""One engine or gateway on one machine, as an actor of Ray's: it runs its process, starts another when that
 ends, and tells the ledger where it is.
 
 Ray starts the actor anew, here or elsewhere, when this process or its machine dies.
@@ -13,7 +13,7 @@ from threading import Condition, Event, Thread
 
 import ray
 
-from keeper.engine_process import EngineProcess
+from keeper.kept_process import KeptProcess, Place
 from keeper.ledger import Ledger, LedgerError
 from keeper.plan import Kept
 from realtime.backoff import Backoff
@@ -24,14 +24,14 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 30.0
 TELL_AGAIN_S = 1.0
 
 
-class EngineActor:
+class ProcessActor:
     def __init__(self, name: str, arguments: Sequence[str], token: str) -> None:
         context = ray.get_runtime_context()
         self._machine = context.get_node_id()
-        self._host = ray.util.get_node_ip_address()
-        self._arguments, self._token = arguments, token
+        self._place = Place(ray.util.get_node_ip_address(), context.gcs_address)
+        self._name, self._arguments, self._token = name, arguments, token
         self._telling = Telling(lambda kept: Ledger(context.gcs_address).tell(name, kept))
-        self._process: EngineProcess | None = None
+        self._process: KeptProcess | None = None
         self._leaves = Event()
         self._keeping = Thread(target=self._keep)
         self._keeping.start()
@@ -47,7 +47,7 @@ class EngineActor:
         backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
         self._telling.tell(Kept("loading", self._machine))
         while not self._leaves.is_set():
-            self._process = EngineProcess(self._arguments, self._host, self._token)
+            self._process = KeptProcess(self._name, self._arguments, self._place, self._token)
             if self._leaves.is_set():  # in this very moment
                 self._process.leave()
             if address := self._process.address():
@@ -61,8 +61,8 @@ class EngineActor:
 
 
 class Telling:
-    """What is new is told until it has been heard; what is newer stands for it. The engine's keeper does not
-    wait for Ray."""
+    """What is new is told until it has been heard; what is newer stands for it. The keeper does not wait for
+    Ray."""
 
     def __init__(self, tell: Callable[[Kept], None]) -> None:
         self._tell = tell
