@@ -107,7 +107,7 @@ class TrackedStream(Struct):
             age_s=round(now - self.since, 3),
             prompt_tokens=stream.prompt_tokens,
             tokens=len(stream.output),
-            tokens_per_s=self.rate.rate(now, stream.decoded) if running else 0.0,
+            tokens_per_s=self.rate.rate(now, stream.counts.decoded) if running else 0.0,
             credit=max(0, stream.credit.limit - stream.outbox.sent),
             context_tokens=len(stream.context),
         )
@@ -148,7 +148,7 @@ class ListingObserver(Observer):
             self._noted = now
             self._rate.note(now, self._sum("tokens_total"))
             for one in self._tracked.values():
-                one.rate.note(now, one.stream.decoded)
+                one.rate.note(now, one.stream.counts.decoded)
 
     def moved(self, stream: Stream) -> None:
         del self._tracked[stream.number]

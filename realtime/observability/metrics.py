@@ -137,7 +137,7 @@ class Metrics(Observer):
         assert stream.final is not None
         _, origin = self._live.pop(stream.number)
         self._finished[stream.final.finish_reason] += 1
-        self._discarded += stream.discarded
+        self._discarded += stream.counts.discarded
         self._times.finished(stream.number, origin, stream.final.timing.tokens_per_s)
         self._usage.finished(origin.tenant, stream)
 
@@ -148,7 +148,7 @@ class Metrics(Observer):
         for some in batches([*self._live.values()], LOOKED_AT):
             for stream, origin in some:
                 states[stream.state] += 1
-                decoded[origin.tenant] += stream.decoded
+                decoded[origin.tenant] += stream.counts.decoded
             yield
         text = b""
         for metric in self._families(states, decoded):

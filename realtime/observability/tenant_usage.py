@@ -31,7 +31,7 @@ class TenantUsage:
         self._prompt[name] += stream.prompt_tokens
 
     def finished(self, tenant: str, stream: Stream) -> None:
-        self._output[self._names[tenant]] += stream.decoded
+        self._output[self._names[tenant]] += stream.counts.decoded
 
     def families(self, decoded: Mapping[str, int]) -> Iterable[Metric]:
         """`decoded`: tokens of the streams that live, by tenant."""

@@ -19,12 +19,14 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Beside, FinishReason, GuardAction, Params, PauseReason, Usage
+from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.acts import Act
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
+from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
+from realtime.stream.counts import Counts
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
@@ -33,16 +35,12 @@ from realtime.stream.engine_commands import (
     commands_for,
     not_put_in,
 )
+from realtime.stream.grants import Grants
 from realtime.stream.keeping import Keeping
-from realtime.stream.memory import (
-    CANCEL_REPLY_BYTES,
-    LOGPROB_BYTES,
-    TOKEN_BYTES,
-    Holding,
-    MemoryAccount,
-)
-from realtime.stream.outbox import Outbox, OutgoingEvent, PendingToken
+from realtime.stream.memory import Holding, MemoryAccount
+from realtime.stream.outbox import Outbox, OutgoingEvent
 from realtime.stream.params import merged, stops
+from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import (
     CallFrame,
     Computing,
@@ -52,10 +50,10 @@ from realtime.stream.pending_commands import (
     Reply,
     SendReply,
 )
-from realtime.stream.span_events import guarded, tell_lengths
+from realtime.stream.span_events import guarded
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
-from realtime.stream.told_arguments import ToldArguments
+from realtime.stream.told_output import ToldOutput
 from realtime.stream.tool_loop import ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
@@ -67,9 +65,6 @@ STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 WEIGHED_EVERY = 8  # events that are given out, one token each: about what was promised for them
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
-GUARDED_AHEAD = 32  # tokens that are decoded, at most, before guards have read those that were
-HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
-End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
 
 class Stream:
@@ -96,7 +91,7 @@ class Stream:
         self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
         self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
         self.final: protocol.Final | None = None  # there is one once it has ended
-        self.decoded = 0  # output tokens that were made for it, whatever became of them
+        self.counts = Counts(context)
         self.context = context
         self.output = context.output
         self.credit = Credit(start.credit, window=window)
@@ -106,8 +101,6 @@ class Stream:
         )
         self._memory = Holding(memory)
         self._weighed_seq = 0  # of the next event when it was last looked at what it holds
-        self._cached_tokens = 0
-        self._forced_tokens = 0
         self.model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
         self._told_fingerprint = model.fingerprint
@@ -117,18 +110,14 @@ class Stream:
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
-        self._arguments = ToldArguments(context.output.spans, whole=start.whole_arguments)
+        self._told = ToldOutput(context, self.outbox, self._tools, whole_arguments=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
         self._commands = PendingCommands()
-        self._cancel: PendingCommand | None = None
-        self._cancel_end: End = ("cancelled", None)  # how a cancel ends it
-        self._cancel_replies: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
-        self._paused: PauseReason | None = None  # in force
-        self._turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
-        self._held_by: Verdict | None = None  # a guard's, that it is paused for
+        self._grants = Grants(number, self.credit, context, self.outbox, self._commands, self._memory)
+        self._grants.expect(context.params.reasoning_tokens)
+        self._cancelling = Cancelling()
+        self._pausing = Pausing()
         self._acted: list[GuardAction] = []  # what guards did, and nobody has counted
-        self._pause_requested = False  # what the client asked for last: pause, or resume
-        self._detached = False  # paused by us, until somebody attaches
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._stopwatch = Stopwatch(now)
         self._checked_state: State = "queued"
@@ -145,7 +134,7 @@ class Stream:
         )
         if start.fork is not None or start.past is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
-        self.credit.granted = self._grantable()
+        self._grants.begin()
         if engine is None:
             self._pause("loading", len(self.output), now, eta_ms=eta_ms)
         else:
@@ -169,7 +158,7 @@ class Stream:
         """What is seen of it from outside; `realtime.stream.states` says which state may follow which."""
         if self.final is not None:
             return "finished"
-        if self._paused:
+        if self._pausing.reason:
             return "paused"
         if not self._stopwatch.admitted:
             return "queued"
@@ -198,17 +187,17 @@ class Stream:
 
     @property
     def paused(self) -> PauseReason | None:
-        return self._paused
+        return self._pausing.reason
 
     @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
-        return not (self._paused in HOLDING or self.concluded or self.out_of_credit)
+        return not (self._pausing.holds or self.concluded or self.out_of_credit)
 
     @property
     def needs_compute(self) -> bool:
         """Whether a new engine has something to compute for it: without credit, only its first prompt."""
-        held = self.concluded or self._paused in HOLDING
+        held = self.concluded or self._pausing.holds
         first = not len(self.output) and self.prompt_tokens > 1
         return not held and (first or self.wants_tokens)
 
@@ -216,8 +205,8 @@ class Stream:
     def needs_engine(self) -> bool:
         """Whether there has to be an engine for it: it does not wait for somebody to have it go on, or
         something was asked that only an engine answers."""
-        asked = self._commands.waiting or self._cancel is not None
-        return not self.concluded and (self._paused not in HOLDING or asked)
+        asked = self._commands.waiting or self._cancelling.asked
+        return not self.concluded and (asked or not self._pausing.holds)
 
     @property
     def out_of_credit(self) -> bool:
@@ -230,11 +219,6 @@ class Stream:
         return self.final is not None or self._conclusion is not None
 
     @property
-    def discarded(self) -> int:
-        """Tokens that were made for it, or that it began with, and that do not stand."""
-        return self.decoded + self.context.inherited - len(self.output)
-
-    @property
     def bytes(self) -> int:
         """About how much memory it takes here: tokens, parameters, and events, unread or to be asked for
         again."""
@@ -245,7 +229,7 @@ class Stream:
     @property
     def _waiting_bytes(self) -> int:
         """Of what was asked for and waits for its answer."""
-        return self._commands.bytes + CANCEL_REPLY_BYTES * len(self._cancel_replies)
+        return self._commands.bytes + self._cancelling.bytes
 
     @property
     def prompt_tokens(self) -> int:
@@ -279,29 +263,12 @@ class Stream:
             self._update_memory()
         return events
 
-    def _grantable(self) -> int:
-        """Output tokens that the engine may decode."""
-        limit = self.credit.grantable(
-            self.outbox.sent, room=self._memory.account.room, token_bytes=self._token_bytes
-        )
-        if self.context.guards is not None:
-            limit = min(limit, len(self.output) + GUARDED_AHEAD)
-        reasoning = self._reasoning_room
-        return limit if reasoning is None else min(limit, len(self.output) + reasoning)
+    def _send_grant(self) -> None:
+        if self.final is None and self._grants.send():
+            self._update_memory()
+            self._check_transition()
 
     # -- reasoning that has an end ---------------------------------------------------------------
-
-    @property
-    def _reasoning_room(self) -> int | None:
-        """How many tokens more until its reasoning may be too long: no more are granted, so that it ends at
-        that token, whoever is quick. None where nobody asks."""
-        most, spans = self.context.params.reasoning_tokens, self.output.spans
-        return spans.reasoning_room(most) if spans is not None and isinstance(most, int) else None
-
-    @property
-    def _counts_reasoning(self) -> bool:
-        """Whether somebody asks, or has asked for it to be so."""
-        return self.output.spans is not None and self._requested_params.reasoning_tokens is not None
 
     def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
         """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
@@ -309,52 +276,19 @@ class Stream:
         at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
         turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
         if turns_back or params is not None:
-            self._hold_grants()
-
-    def _hold_grants(self) -> None:
-        if self._counts_reasoning:
-            self.credit.granted = 0
-            self._commands.send(api.Grant(self.number, 0))
+            self._grants.hold()
 
     def _close_reasoning(self) -> None:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
-        if not self._counts_reasoning or self.concluded or self._cancel or self._commands.waiting:
+        if not self._grants.counts_reasoning or self.concluded or self._cancelling.asked:
             return
-        if self._reasoning_room is None:
+        if self._commands.waiting or (room := self._grants.reasoning_room) is None:
             return
-        if self._reasoning_room == 0:
+        if room == 0:
             end = api.Append(self.number, list(self.model.tokenizer.reasoning_end))
             self._commands.request(PendingCommand(end, None, 0))
         else:
             self._send_grant()
-
-    @property
-    def _token_bytes(self) -> int:
-        """Of each token that waits."""
-        top = self.context.params.logprobs
-        return TOKEN_BYTES + (LOGPROB_BYTES * (1 + top) if isinstance(top, int) else 0)
-
-    @property
-    def _promised(self) -> int:
-        """Tokens that the engine may decode, and has not yet."""
-        most = self.context.params.max_tokens
-        assert isinstance(most, int), "they are complete"
-        return 0 if self.concluded else min(self.credit.granted, most) - len(self.output)
-
-    def _send_grant(self) -> None:
-        if self.credit.granted >= self.credit.decode_limit or self.ended:
-            return
-        if self._counts_reasoning and self._commands.waiting:
-            return  # how much it may reason is not known before that is answered
-        taken = self.outbox.sent if self.context.guards is None else len(self.output)
-        if not self.credit.may_be_worth_granting(self.outbox.sent, taken):
-            return
-        limit = self._grantable()
-        if self.credit.is_worth_granting(limit, taken):
-            self.credit.granted = limit
-            self._commands.send(api.Grant(self.number, limit))
-            self._update_memory()
-            self._check_transition()
 
     # -- memory ----------------------------------------------------------------------------------
 
@@ -362,8 +296,7 @@ class Stream:
         self._weighed_seq = self.outbox.seq
         if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
             self.outbox.shorten_history(LEAST_HISTORY_BYTES)
-        promised = self._promised
-        self._memory.update(self.bytes, promised * self._token_bytes if promised > 0 else 0)
+        self._memory.update(self.bytes, 0 if self.concluded else self._grants.promised_bytes)
 
     def use_account(self, account: MemoryAccount) -> None:
         """Whoever reads it, or nobody, holds its memory from now on."""
@@ -411,16 +344,19 @@ class Stream:
         params = self._checked_params(frame)
         match frame:
             case protocol.Pause():
-                self._pause_requested, self._detached = True, False
+                self._pausing.ask()
             case protocol.Resume():
-                self._pause_requested = self._detached = False
+                self._pausing.ask_to_go_on()
                 self._let_through()
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
+                self._grants.expect(params.reasoning_tokens)
             case protocol.Inject(resume=True):
-                self._pause_requested = self._detached = False
-            case protocol.Inject(at=None) if not self._turn_has_ended and self._paused != "tool_call":
+                self._pausing.ask_to_go_on()
+            case protocol.Inject(at=None) if not (
+                self._tools.turn_has_ended or self._pausing.waits_for_results
+            ):
                 frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
@@ -489,7 +425,7 @@ class Stream:
         call = self._tools.find(frame.call_id)
         change = amendment(self.output, call, self.outbox.sent, frame, self.model.tokenizer)
         if change.behind is not None:
-            self._hold_grants()
+            self._grants.hold()
         return api.Append(self.number, change.tokens, behind=change.behind)
 
     def _inject_at(self, frame: protocol.Inject) -> api.Append:
@@ -504,13 +440,12 @@ class Stream:
         self._check_steerable()
         messages = self._tools.take(frame)
         self._update_memory()
-        going_on = self._paused == "tool_call" and not self._pause_requested
         return protocol.Inject(
             request_id=self.request_id,
             ref=frame.ref,
             messages=messages or None,
             tokens=None if messages else [],
-            resume=bool(messages) and going_on,
+            resume=bool(messages) and self._pausing.ends_with_results,
         )
 
     def _put_in_due(self) -> None:
@@ -520,7 +455,7 @@ class Stream:
             return
         for command in self._commands_for(due, None):
             self._commands.request(PendingCommand(command, replace(due, ref=None), 0))
-        if not self._pause_requested:
+        if not self._pausing.asked:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
     def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
@@ -532,7 +467,7 @@ class Stream:
 
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held."""
-        if self._paused == "tool_call":
+        if self._pausing.waits_for_results:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
@@ -551,23 +486,22 @@ class Stream:
         if self.ended:
             return
         if send_reply is not None and ref is not None:
-            if self._cancel:
+            if self._cancelling.asked:
                 self._check_unread()
-            self._cancel_replies.append((ref, send_reply))
+            self._cancelling.told_to(ref, send_reply)
             self._update_memory()
             ref = None
-        if self._cancel and ref is None:
+        if self._cancelling.asked and ref is None:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
-        self._cancel = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
+        self._cancelling.command = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
         if self._conclusion or self._commands.engine is None:
             self._finish(api.Finish("cancelled"), now)
         else:
             self._commands.send(api.Cancel(self.number))
 
     def time_out(self, now: float, step: int) -> None:
-        if not self._cancel:
-            self._cancel_end = ("length", "timeout")
+        self._cancelling.ends_by(("length", "timeout"))
         self.cancel(now, step)
 
     # -- forks -----------------------------------------------------------------------------------
@@ -591,21 +525,15 @@ class Stream:
         self.outbox.drop_replay()
         if self.on_disconnect == "cancel":
             self.abandon(now, step)
-        elif self.on_disconnect == "pause" and not (
-            self._pause_requested
-            or self._detached
-            or self.concluded
-            or self._paused in ("tool_call", "guard")
-        ):
-            self._detached = True
+        elif self.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:
+            self._pausing.detached = True
             self._commands.request(PendingCommand(api.Pause(self.number), None, step))
 
     def abandon(self, now: float, step: int) -> None:
         """Nobody will come back: what is decoded from now on is not delivered. What has ended stays so."""
         if self.ended:
             return
-        if not self._cancel:
-            self._cancel_end = ("cancelled", "detached")
+        self._cancelling.ends_by(("cancelled", "detached"))
         self.credit.withdraw(self.outbox.sent)
         self.cancel(now, step)
 
@@ -636,40 +564,21 @@ class Stream:
             request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.epoch
         )
         self.outbox.replay([*missed, attached])
-        if self._detached:
-            self._detached = False
-            if self._paused != "guard":
+        if self._pausing.detached:
+            self._pausing.detached = False
+            if self._pausing.reason != "guard":
                 self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
     def _pending_refs(self) -> list[str]:
         """Refs of frames whose replies are still to come."""
-        cancel = [] if self._cancel is None or self.ended else [self._cancel]
-        refs = [pending.ref for pending in (*self._commands, *cancel) if pending.ref is not None]
-        return refs + self.outbox.pending_refs
+        refs = [pending.ref for pending in self._commands] + [None if self.ended else self._cancelling.ref]
+        return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
-        snapshot = protocol.Snapshot(
-            request_id=self.request_id,
-            index=count,
-            text=self.output.text(count, flushed=self.outbox.final_sent),
-            tokens=list(self.output.tokens[:count]) if self.outbox.shows_tokens else None,
-            model=self.model.name,
-            prompt_tokens=self.prompt_tokens,
-            params=self.context.params,
-            fingerprint=self._told_fingerprint,
-            paused=self.outbox.paused,
-            injected_tokens=self.output.injected(before=count),
-            epoch=self.epoch,
+        return self._told.snapshot(
+            count, model=self.model.name, fingerprint=self._told_fingerprint, epoch=self.epoch
         )
-        spans = self.output.spans
-        if spans is None:
-            return snapshot, Lengths()
-        lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
-            self.output.tokens, count, injected=not self.outbox.holds_injected
-        )
-        self._tools.tell_approvals(snapshot.tool_calls)
-        return snapshot, self._arguments.of_snapshot(lengths, snapshot.tool_calls)
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -677,7 +586,7 @@ class Stream:
         """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
         may go on otherwise than it would have, its listener hears of it. `yields`: to others."""
         self._fingerprint = engine.fingerprint
-        if engine.fingerprint != self._told_fingerprint and self._paused is None:
+        if engine.fingerprint != self._told_fingerprint and self._pausing.reason is None:
             self._pause("engine", len(self.output), now)
         keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
         if keep is None:
@@ -688,7 +597,7 @@ class Stream:
                 credit=self.credit.granted,
                 priority=self._priority,
                 tenant=self.tenant,
-                paused=self._paused in HOLDING,
+                paused=self._pausing.holds,
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
                 keep=keep,
@@ -710,8 +619,7 @@ class Stream:
         if self.concluded:
             return
         self._commands.adopt(engine, unsaid)
-        withheld = self._counts_reasoning and self._commands.waiting
-        self.credit.granted = 0 if withheld else credit
+        self._grants.go_on(credit)
         self._send_grant()
         self._update_memory()
         self._check_transition()
@@ -719,7 +627,7 @@ class Stream:
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
         goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if goes_on and self._paused in HOLDING and self.outbox.paused != "loading":
+        if goes_on and self._pausing.holds and self.outbox.paused != "loading":
             paused = protocol.Paused(
                 request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
             )
@@ -730,12 +638,12 @@ class Stream:
         self._commands.engine = None
         if self.keeping is not None:
             self.keeping.lost()
-        if self._cancel and not self.ended:
+        if self._cancelling.asked and not self.ended:
             self._finish(api.Finish("cancelled"), now)
-        elif self.wants_tokens and self._paused is None and self._stopwatch.admitted:
+        elif self.wants_tokens and self._pausing.reason is None and self._stopwatch.admitted:
             self._pause("engine", len(self.output), now)
-        elif self._paused == "memory":
-            self._paused = "engine"  # what it waits for now; it knows already that it waits
+        elif self._pausing.reason == "memory":
+            self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
 
     def fail(self, why: str, now: float) -> None:
         if not self.ended:
@@ -759,12 +667,12 @@ class Stream:
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         if self.output.spans is not None or self.context.guards is not None:
             self._read_on()
-        self.decoded += len(news.tokens)
+        self.counts.decoded += len(news.tokens)
         if self.concluded:  # before the engine heard that a stop string was met
             return []
         if news.admitted is not None:
             self._receive_admission(news.admitted, now)
-        self._forced_tokens += news.forced
+        self.counts.forced += news.forced
         for change in news.early:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
@@ -779,8 +687,8 @@ class Stream:
         self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
-            self._truncate(len(self.output) - 1)  # the end token: the turn is open yet
-            if self._paused is None:  # before what commands did: they came behind that token
+            self._told.cut(len(self.output) - 1)  # the end token: the turn is open yet
+            if self._pausing.reason is None:  # before what commands did: they came behind that token
                 self._pause("tool_call", len(self.output), now)
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending is not None and pending.wants_reply]
@@ -791,7 +699,7 @@ class Stream:
             self._go_on_behind(news.finish, now)
         elif news.finish is not None:
             self._finish(news.finish, now)
-            effective += [self._cancel] if self._cancel else []
+            effective += [self._cancelling.command] if self._cancelling.command else []
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -829,9 +737,9 @@ class Stream:
     def _receive_admission(self, found: int, now: float) -> None:
         """It runs for the first time: in its life, or in this engine, which found so much computed."""
         if not self._stopwatch.admitted:
-            self._cached_tokens = min(found, self.prompt_tokens)  # not what was injected since
+            self.counts.cached = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
-        if self._paused in ("engine", "loading"):
+        if self._pausing.reason in ("engine", "loading"):
             self._resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
@@ -839,13 +747,13 @@ class Stream:
         index = len(self.output)
         delta = self.output.add(token)
         told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
-        beside = self._take_beside()
+        beside = self._told.take_beside()
         self._stopwatch.token(now)
         verdicts: list[Verdict] = []
         if self.context.guards is not None:
             verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
         if not verdicts or verdicts[-1].do == "tell":
-            self.outbox.put(PendingToken(index, delta, token, told, self._arguments.tell(beside)))
+            self._told.put(index, delta, token, told, beside)
         if verdicts:
             self._act(verdicts, now)
 
@@ -899,21 +807,14 @@ class Stream:
             case api.Truncate(), api.Truncated() if pending.silent:
                 return None
             case api.Truncate(), api.Truncated():
-                self._truncate(index)
-                return self._rewound(index, ref)
+                self._told.cut(index)
+                return self._told.rewound(index, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 
     def _go_on_with_call(self) -> None:
         """One was amended: where it waits for results the model closes it first."""
-        if self._paused == "tool_call" and not self._pause_requested:
+        if self._pausing.ends_with_results:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
-    def _rewound(self, index: int, ref: str | None = None) -> protocol.Rewound:
-        length = self.output.text_length
-        event = protocol.Rewound(request_id=self.request_id, ref=ref, index=index, text_length=length)
-        if self.output.spans is not None:
-            tell_lengths(event, self._arguments.of_rewound(self.output.spans.lengths))
-        return event
 
     def _receive_pause_or_resume(
         self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
@@ -922,11 +823,11 @@ class Stream:
             if not pending.silent:
                 self._resume(change.index, change.recomputed, now, pending)
         elif pending.verdict is not None:
-            self._held_by = pending.verdict
+            self._pausing.held_by = pending.verdict
             self._pause("guard", change.index, now)
         elif pending.frame is not None:
             self._pause("client", change.index, now, pending)
-        elif self._paused not in ("tool_call", "guard"):  # else its memory alone has gone, while it waits
+        elif not self._pausing.outlasts_listeners:  # else its memory alone has gone, while it waits
             self._pause("detached", change.index, now, pending)
 
     @property
@@ -948,7 +849,7 @@ class Stream:
     @property
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
-        return self.context.guards is None and not (self._counts_reasoning or self.reading)
+        return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)
 
     def _read_on(self) -> None:
         if self.context.guards is not None and self.context.guards.reading:
@@ -959,52 +860,27 @@ class Stream:
 
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""
-        beside = self._take_beside()
+        beside = self._told.take_beside()
         if self.context.guards is not None:
             self.context.guards.read(text, beside)
         if not self._withholds:
-            told = self._arguments.tell(beside)
-            if text or told:
-                self.outbox.put(PendingToken(index, text, None, beside=told))
-
-    def _take_beside(self) -> Sequence[Beside]:
-        if self.output.spans is None:
-            return ()
-        beside = self.output.spans.take_beside()
-        self._tools.tell_approvals(beside)
-        return beside
+            self._told.put_without_token(index, text, beside)
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
         if command.behind is not None:
-            self._truncate_behind(command.behind)
+            self._told.cut_behind(command.behind)
         elif index > len(self.output):
             return  # it stands behind what is withheld, and will be void
         self.context.inject(command, frame)
-        self._turn_has_ended &= not command.tokens
+        self._tools.turn_has_ended &= not command.tokens
         if self._tools.settle():
             self._go_on_behind_results()
 
     def _go_on_behind_results(self) -> None:
         """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        waits = self._paused == "tool_call" and not self._pause_requested and not self._tools.missing
+        waits = self._pausing.ends_with_results and not self._tools.missing
         if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
-    def _truncate(self, index: int, *, ends: bool = False, by_guard: bool = False) -> None:
-        """Output from `index` on is void."""
-        self._turn_has_ended = False
-        self.outbox.drop_from(index)
-        self.context.cut(index, ends=ends, by_guard=by_guard)
-        self._arguments.go_back()
-        self._tools.settle()
-
-    def _truncate_behind(self, behind: int) -> None:
-        """Of the tokens behind the prompt only so many stand."""
-        index = self.context.cut_behind(behind)
-        self.outbox.drop_from(index)
-        self._arguments.go_back()
-        self._tools.settle()
-        self._emit(self._rewound(index))
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -1036,12 +912,12 @@ class Stream:
             if verdict.guard.budget:
                 self.context.acts.add(Act(verdict.guard, verdict.index))
         elif verdict.do == "finish":
-            self._truncate(verdict.index, by_guard=True)
-            self._emit(self._rewound(verdict.index))
+            self._told.cut(verdict.index, by_guard=True)
+            self._emit(self._told.rewound(verdict.index))
             self._commands.send(api.Cancel(self.number))
             self._conclude("guard", verdict.guard.name, now)
         else:
-            self._hold_grants()
+            self._grants.hold()
             back = api.Truncate(self.number, verdict.index, verdict.token)
             self._commands.request(PendingCommand(back, None, 0, verdict=verdict))
             if verdict.do == "pause":
@@ -1049,7 +925,7 @@ class Stream:
 
     def _guard_acts_at_end(self, now: float, finish: api.Finish | None = None) -> bool:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
-        verdicts = [] if self._cancel else self.context.judge_end()
+        verdicts = [] if self._cancelling.asked else self.context.judge_end()
         if finish is not None and verdicts and verdicts[-1].do in ("rewind", "pause"):
             self._go_on_behind(finish, now)
         self._act(verdicts, now)
@@ -1061,32 +937,24 @@ class Stream:
             if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
-        self._take_back(min(self.outbox.known, len(self.output) - 1))
+        self._told.take_back(min(self.outbox.known, len(self.output) - 1))
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 
     def _go_back(self, verdict: Verdict, index: int) -> None:
         """The engine has."""
         if verdict.token is None:
-            self._take_back(index)
+            self._told.take_back(index)
             return
-        self._truncate(index, by_guard=True)
+        self._told.cut(index, by_guard=True)
         self.context.acts.add(Act(verdict.guard, index, verdict.token))
-        self._emit(self._rewound(index))
-
-    def _take_back(self, index: int) -> None:
-        """Nobody need be told, but who was told of it, or of text that is held back again since it may begin
-        what the stream stops at now."""
-        sent = self.outbox.sent
-        length = self.output.length_with(sent)
-        self._truncate(index, by_guard=True)
-        if sent > index or self.output.text_length < length:
-            self._emit(self._rewound(index))
+        self._emit(self._told.rewound(index))
 
     def _let_through(self) -> None:
         """Who goes on from where a guard has paused means what was found."""
-        if self._paused == "guard" and self._held_by is not None and not self._commands.waiting:
-            self.context.acts.add(Act(self._held_by.guard, self._held_by.index))
+        held_by = self._pausing.held_by
+        if self._pausing.reason == "guard" and held_by is not None and not self._commands.waiting:
+            self.context.acts.add(Act(held_by.guard, held_by.index))
 
     def take_acted(self) -> list[GuardAction]:
         acted, self._acted = self._acted, []
@@ -1102,8 +970,8 @@ class Stream:
         pending: PendingCommand | None = None,
         eta_ms: int | None = None,
     ) -> None:
-        self._paused = reason
-        self._turn_has_ended |= reason == "tool_call"
+        self._pausing.reason = reason
+        self._tools.turn_has_ended |= reason == "tool_call"
         self._stopwatch.pause(now)
         ref = None if pending is None else pending.ref
         paused = protocol.Paused(
@@ -1113,8 +981,8 @@ class Stream:
         self._check_transition()
 
     def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
-        self._paused = None
-        self._turn_has_ended = False
+        self._pausing.reason = None
+        self._tools.turn_has_ended = False
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref
         moved = self._fingerprint != self._told_fingerprint
@@ -1153,13 +1021,13 @@ class Stream:
             case "error":
                 self._end("error", finish.detail, now)
             case "cancelled":
-                self._end(*self._cancel_end, now)
+                self._end(*self._cancelling.end, now)
 
     def _conclude(self, reason: FinishReason, why: str | None, now: float) -> None:
         """It came to its own end; what was decoded ahead of the client's credit is still to be delivered."""
         if not self.outbox.beyond_credit:
             self._end(reason, why, now)
-        elif self._cancel:
+        elif self._cancelling.asked:
             self._finish(api.Finish("cancelled"), now)
         else:
             self._conclusion = (reason, why)
@@ -1169,12 +1037,10 @@ class Stream:
     def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
         """Exactly one `final`, behind everything that the client still gets."""
         undeliverable = self.outbox.undeliverable
-        if self.outbox.known < len(self.output):  # what a guard has found
-            self.context.cut(self.outbox.known, ends=True)
-            self._arguments.go_back()
+        self._told.forget_untold()  # what a guard has found
         if undeliverable:
             # Nothing that was sent can be taken back any more.
-            self._truncate(undeliverable[0].index, ends=True)
+            self._told.cut(undeliverable[0].index, ends=True)
         self._refuse_pending()  # also what would take back what stands: nothing is withheld
         self._put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
@@ -1183,18 +1049,16 @@ class Stream:
         self._conclusion = None
         self.final = protocol.Final(
             request_id=self.request_id,
-            ref=self._cancel.ref if self._cancel else None,
+            ref=self._cancelling.ref,
             index=len(self.output),
             finish_reason=reason,
             stop_reason=why,
-            usage=self._usage(),
+            usage=self.counts.usage(),
             timing=self._stopwatch.timing(len(self.output) - self.context.inherited, now),
         )
         self._emit(self.final)
         self._check_transition()
-        replies, self._cancel_replies = self._cancel_replies, []
-        for ref, send_reply in replies:
-            send_reply(replace(self.final, ref=ref))
+        self._cancelling.answer(self.final)
 
     def _refuse_pending(self) -> None:
         """Frames that came too late for the engine: each has one reply, if it asked for two things too."""
@@ -1204,16 +1068,3 @@ class Stream:
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
                 self._emit(refusal.event(self.request_id, pending.ref), pending)
-
-    def _usage(self) -> Usage:
-        return Usage(
-            prompt_tokens=self.prompt_tokens,
-            completion_tokens=len(self.output),
-            total_tokens=self.prompt_tokens + len(self.output),
-            cached_tokens=self._cached_tokens,
-            injected_tokens=self.output.injected(),
-            discarded_tokens=self.discarded,
-            forced_tokens=self._forced_tokens,
-            inherited_tokens=self.context.inherited,
-            reasoning_tokens=0 if self.output.spans is None else self.output.spans.reasoning_tokens,
-        )

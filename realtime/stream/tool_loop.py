@@ -34,6 +34,7 @@ class ToolLoop:
         self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
         self._results_bytes = 0  # counted when they change: a result may have very many parts
+        self.turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
         self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
 
     @property
@@ -134,6 +135,11 @@ class ToolLoop:
         for call_id in settled:
             self._drop(call_id)
         return bool(settled)
+
+    def go_back(self) -> None:
+        """Not all of the output stands any more."""
+        self.turn_has_ended = False
+        self.settle()
 
     def _drop(self, call_id: str) -> None:
         result = self._results.pop(call_id, None)

@@ -341,6 +341,6 @@ def seen_of(stream: Stream) -> dict[str, Any]:
         "acts": stream.context.acts.bans,
         "paused": stream.paused,
         "concluded": stream.concluded,
-        "decoded": stream.decoded,
+        "decoded": stream.counts.decoded,
         "waits for": [(pending.command, pending.ref) for pending in stream._commands],
     }

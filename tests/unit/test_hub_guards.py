@@ -11,7 +11,7 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Guard, Params
 from realtime.hub import incoming_news
-from realtime.stream.stream import GUARDED_AHEAD
+from realtime.stream.grants import GUARDED_AHEAD
 from tests.fakes.checking_client import Account, Reader, spelled
 from tests.fakes.simulated_client import rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer

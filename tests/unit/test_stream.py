@@ -59,7 +59,7 @@ def test_tokens_decoded_behind_a_stop_string_are_discarded() -> None:
     lone.stream.receive_news(api.News(7, tokens=list(b"a!bc")), lone.now)
     lone.write("de")
     final = lone.final()
-    assert (final.index, final.usage.discarded_tokens, lone.stream.discarded) == (2, 2, 4)
+    assert (final.index, final.usage.discarded_tokens, lone.stream.counts.discarded) == (2, 2, 4)
 
 
 def test_text_held_for_another_stop_string_when_rewound_is_taken_back_and_comes_again() -> None:

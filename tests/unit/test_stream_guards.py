@@ -126,7 +126,7 @@ def test_tokens_that_were_on_their_way_are_counted_and_told_to_nobody() -> None:
     lone.write("secret", logprob=api.Logprob(-1.0))
     lone.stream.receive_news(api.News(7, index=6, tokens=[65, 66, 67]), lone.now)
     lone.answer(api.Truncated(0))
-    assert lone.stream.discarded == 9
+    assert lone.stream.counts.discarded == 9
     lone.cancel()
     lone.stream.receive_news(api.News(7, finish=CANCELLED), lone.now)
     final = lone.final()
@@ -413,4 +413,4 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     lone.write("cd")
     events = lone.take()
     assert (kinds(events), text(events)) == (["Token"], "cd")
-    assert lone.stream.discarded == 2
+    assert lone.stream.counts.discarded == 2

@@ -58,7 +58,7 @@ def test_the_engine_is_asked_to_hold_at_an_end_token_and_only_where_tools_are() 
 def test_it_stands_before_the_end_token_which_counts_as_discarded() -> None:
     one, _ = called(FIND)
     assert len(one.stream.output) == len(FIND.encode())
-    assert one.stream.discarded == 1
+    assert one.stream.counts.discarded == 1
     assert one.stream.state == "paused"
 
 

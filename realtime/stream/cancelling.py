@@ -1,0 +1,44 @@
+"""The cancel of one stream: how it ends it, and who waits to hear of that. Its reply is `final`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from midstream.protocol import Final, FinishReason
+from realtime.stream.memory import CANCEL_REPLY_BYTES
+from realtime.stream.pending_commands import PendingCommand, SendReply
+
+End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
+
+
+class Cancelling:
+    def __init__(self) -> None:
+        self.command: PendingCommand | None = None  # the last that was asked for
+        self.end: End = ("cancelled", None)
+        self._others: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
+
+    @property
+    def asked(self) -> bool:
+        return self.command is not None
+
+    @property
+    def ref(self) -> str | None:
+        return None if self.command is None else self.command.ref
+
+    @property
+    def bytes(self) -> int:
+        return CANCEL_REPLY_BYTES * len(self._others)
+
+    def ends_by(self, end: End) -> None:
+        """Unless somebody has cancelled before."""
+        if self.command is None:
+            self.end = end
+
+    def told_to(self, ref: str, send_reply: SendReply) -> None:
+        """Whoever does not listen."""
+        self._others.append((ref, send_reply))
+
+    def answer(self, final: Final) -> None:
+        others, self._others = self._others, []
+        for ref, send_reply in others:
+            send_reply(replace(final, ref=ref))
