@@ -13,6 +13,13 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util import list_named_actors
+from ray.util.placement_group import (
+    PlacementGroup,
+    get_placement_group,
+    placement_group,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from keeper.autoscaler_actor import AutoscalerActor
 from keeper.ledger import NAMESPACE
@@ -82,7 +89,7 @@ class RayCluster:
             num_cpus=need.cpus,
             num_gpus=need.gpus,
             memory=need.memory,
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=PlacementGroupSchedulingStrategy(_group(name, need)),
             **KEPT,
         )
         placed.remote(name, arguments, token)
@@ -98,6 +105,8 @@ class RayCluster:
             with suppress(GetTimeoutError, RayActorError):
                 ray.get(actor.leave.remote(), timeout=LEAVE_S)
         ray.kill(actor, no_restart=True)
+        with suppress(ValueError):
+            remove_placement_group(get_placement_group(name))
 
     @property
     def is_in_hand(self) -> bool:
@@ -119,6 +128,16 @@ class RayCluster:
         if scales:
             placed: Any = ray.remote(AutoscalerActor).options(name=AUTOSCALER, num_cpus=0, **KEPT)
             placed.remote(self)
+
+
+def _group(name: str, need: Need) -> PlacementGroup:
+    """One for each: Ray has it on the machine with most to spare, and again after that one's death. An actor
+    by itself goes to the next in turn, and after some deaths all would be on one machine."""
+    with suppress(ValueError):
+        return get_placement_group(name)  # by whoever was killed before its actor was there
+    asks = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory}
+    bundle = {what: float(much) for what, much in asks.items() if much}
+    return placement_group([bundle], name=name, lifetime="detached")
 
 
 def _end(name: str) -> None:
