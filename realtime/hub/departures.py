@@ -93,7 +93,7 @@ class Departures:
         else:
             stream.detach(self._clock(), entry.step)
             entry.note(Detached())
-        if stream.on_disconnect != "cancel":
+        if stream.terms.on_disconnect != "cancel":
             self._begin_grace(entry, left.number, wake)
         wake(stream)
 
@@ -106,7 +106,7 @@ class Departures:
 
     def _begin_grace(self, entry: LiveStream, left_by: int, wake: Wake) -> None:
         """It waits for somebody who comes back; those that must not end, since too many do."""
-        grace_s = min(entry.stream.grace_s, self._max_grace_s)
+        grace_s = min(entry.stream.terms.grace_s, self._max_grace_s)
         entry.grace = self._call_later(grace_s, partial(self._abandon, entry))
         for crowded_out in self._registry.detach(entry, left_by):
             self._end(crowded_out)

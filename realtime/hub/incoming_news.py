@@ -202,8 +202,8 @@ class IncomingNews:
         stream = entry.stream
         if stream.paused != "tool_call":
             entry.end_hold()
-        elif entry.hold is None and stream.tool_hold_s is not None:
-            entry.hold = self._call_later(stream.tool_hold_s, partial(self._release_kv, entry))
+        elif entry.hold is None and stream.terms.tool_hold_s is not None:
+            entry.hold = self._call_later(stream.terms.tool_hold_s, partial(self._release_kv, entry))
 
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)

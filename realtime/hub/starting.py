@@ -28,7 +28,8 @@ from realtime.hub.stream_record import keep
 from realtime.refusal import Refusal
 from realtime.stream.context import Context
 from realtime.stream.memory import MemoryAccount
-from realtime.stream.stream import GRACE_MS, Stream
+from realtime.stream.stream import Stream
+from realtime.stream.terms import terms_of
 from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
@@ -135,8 +136,7 @@ class StreamStarter:
     ) -> Keeping | None:
         if engine is not None and not engine.keeps:
             return None
-        grace_ms = GRACE_MS if frame.grace_ms is None else frame.grace_ms
-        grace_s = min(grace_ms, self._max_grace_ms) / 1000
+        grace_s = min(terms_of(frame).grace_s, self._max_grace_ms / 1000)
         kept = keep(
             key,
             frame,

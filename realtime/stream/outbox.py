@@ -10,9 +10,8 @@ carries.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import takewhile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,12 +80,12 @@ class Outbox:
         self._listener_length = 0  # and its text, in code points
         self._listener_lengths = NONE_BESIDE  # and of what it has beside
         self.seq = 0  # of the next event
-        self._history: deque[StreamEvent] = deque()  # not known to have been read
+        self._history: list[StreamEvent] = []  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
         self._interval = interval
         self.shows_tokens = tokens
         self.paused: PauseReason | None = None  # as the listener knows it
-        self._waiting: deque[Item] = deque()
+        self._waiting: list[Item] = []
         self._waiting_bytes = 0
         self._waiting_tokens = 0
         self.history_bytes = 0  # about how much memory it takes
@@ -197,32 +196,28 @@ class Outbox:
     def shorten_history(self, most_bytes: int) -> None:
         """The oldest are forgotten, but never the last."""
         while len(self._history) > 1 and self.history_bytes > most_bytes:
-            self._forget_oldest()
+            self._forget(1)
 
     def _forget(self, count: int) -> None:
         """So many of the oldest: weighed are those that go or those that stay, whichever are fewer."""
         if 2 * count > len(self._history):
-            self._history = deque(islice(self._history, count, None))
-            self.history_bytes = sum(map(event_bytes, self._history))
-            return
-        for _ in range(count):
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        self.history_bytes -= event_bytes(self._history.popleft())
+            self.history_bytes = sum(map(event_bytes, self._history[count:]))
+        else:
+            self.history_bytes -= sum(map(event_bytes, self._history[:count]))
+        del self._history[:count]
 
     def _remember(self, event: StreamEvent) -> None:
         self._history.append(event)
         self.history_bytes += event_bytes(event)
         if len(self._history) > HISTORY_LIMIT:
-            self._forget_oldest()
+            self._forget(1)
         if self.history_bytes > HISTORY_BYTES:
             self.shorten_history(HISTORY_BYTES)
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
         missed = self.seq - 1 - after
-        return list(self._history)[len(self._history) - missed :] if missed <= len(self._history) else None
+        return self._history[len(self._history) - missed :] if missed <= len(self._history) else None
 
     def answers_since(self, after: int | None) -> list[Answer]:
         """To frames, of those that were given out behind event `after`, or of all, the last."""
@@ -307,7 +302,7 @@ class Outbox:
         if not self._replay and (not self._waiting or (len(self._waiting) > 1 and self._must_wait())):
             return []
         events, self._replay, self._replay_bytes = self._replay, [], 0
-        kept: deque[PendingToken] = deque()
+        kept: list[PendingToken] = []
         ready: list[PendingToken] = []
         for item in self._waiting:
             if isinstance(item, PendingToken):
@@ -316,11 +311,12 @@ class Outbox:
                 self._send_tokens(events, ready)
                 ready = []
                 self._send_event(events, item)
-                while kept and self._may_be_sent(kept[0]):  # it has just been resumed
-                    ready.append(kept.popleft())
+                if kept and self._may_be_sent(kept[0]):  # it has just been resumed
+                    ready = list(takewhile(self._may_be_sent, kept))
+                    del kept[: len(ready)]
         if ready:
             whole = self._whole_intervals(len(ready), ready[-1].index + 1)
-            kept.extendleft(reversed(ready[whole:]))
+            kept[:0] = ready[whole:]
             self._send_tokens(events, ready[:whole])
         self._keep(kept)
         return events

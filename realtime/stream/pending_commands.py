@@ -8,7 +8,6 @@ and their order, and nothing of what a reply means.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -73,7 +72,7 @@ class PendingCommands:
     def __init__(self) -> None:
         self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
-        self._pending: deque[PendingCommand] = deque()
+        self._pending: list[PendingCommand] = []
 
     @property
     def waiting(self) -> bool:
@@ -135,7 +134,7 @@ class PendingCommands:
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands."""
-        replied = self._pending.popleft()
+        replied = self._pending.pop(0)
         self.bytes -= _bytes(replied)
         return replied
 

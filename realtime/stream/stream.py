@@ -53,6 +53,7 @@ from realtime.stream.pending_commands import (
 from realtime.stream.span_events import guarded
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
+from realtime.stream.terms import terms_of
 from realtime.stream.told_output import ToldOutput
 from realtime.stream.tool_loop import ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
@@ -60,7 +61,6 @@ from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
 from realtime.tools.parts import Lengths
 
-GRACE_MS = 30_000  # that a stream waits for somebody to attach
 STREAM_BYTES = 4096  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 WEIGHED_EVERY = 8  # events that are given out, one token each: about what was promised for them
@@ -87,9 +87,7 @@ class Stream:
         somebody may adopt it."""
         self.number = number
         self.request_id = start.request_id
-        self.on_disconnect = start.on_disconnect
-        self.grace_s = (GRACE_MS if start.grace_ms is None else start.grace_ms) / 1000
-        self.tool_hold_s = None if start.tool_hold_ms is None else start.tool_hold_ms / 1000
+        self.terms = terms_of(start)
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.counts = Counts(context)
         self.context = context
@@ -106,7 +104,6 @@ class Stream:
         self._told_fingerprint = model.fingerprint
         self.epoch = 0  # how often another gateway has adopted it
         self.keeping = keeping
-        self._priority = start.priority
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
@@ -183,7 +180,7 @@ class Stream:
     @property
     def outlives_us(self) -> bool:
         """Whether another gateway may go on with it, and is to."""
-        return self.is_kept and self.on_disconnect != "cancel"
+        return self.is_kept and self.terms.on_disconnect != "cancel"
 
     @property
     def paused(self) -> PauseReason | None:
@@ -523,9 +520,9 @@ class Stream:
     def detach(self, now: float, step: int) -> None:
         """Nobody listens any more."""
         self.outbox.drop_replay()
-        if self.on_disconnect == "cancel":
+        if self.terms.on_disconnect == "cancel":
             self.abandon(now, step)
-        elif self.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:
+        elif self.terms.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:
             self._pausing.detached = True
             self._commands.request(PendingCommand(api.Pause(self.number), None, step))
 
@@ -595,7 +592,7 @@ class Stream:
             self.context.submission(
                 self.number,
                 credit=self.credit.granted,
-                priority=self._priority,
+                priority=self.terms.priority,
                 tenant=self.tenant,
                 paused=self._pausing.holds,
                 hold_at_eos=self._tools.holds_at_eos,

@@ -142,7 +142,7 @@ def test_one_that_has_ended_does_nothing_any_more() -> None:
 
 def test_nobody_comes_back_to_a_paused_stream() -> None:
     lone = LoneStream(on_disconnect="pause", grace_ms=1500)
-    assert lone.stream.grace_s == 1.5
+    assert lone.stream.terms.grace_s == 1.5
     lone.write("ab")
     lone.detach()
     lone.answer(api.Paused(2))
