@@ -4,7 +4,6 @@ waits for. Who may let it go on follows. Pure."""
 from __future__ import annotations
 
 from midstream.protocol import PauseReason
-from realtime.guards.guards import Verdict
 
 HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
 
@@ -14,7 +13,6 @@ class Pausing:
         self.reason: PauseReason | None = None  # in force
         self.asked = False  # what the client asked for last: pause, or resume
         self.detached = False  # by us, until somebody attaches
-        self.held_by: Verdict | None = None  # a guard's, that it is paused for
 
     @property
     def holds(self) -> bool:

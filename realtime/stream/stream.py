@@ -20,7 +20,6 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
-from realtime.guards.acts import Act
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
@@ -36,6 +35,7 @@ from realtime.stream.engine_commands import (
     not_put_in,
 )
 from realtime.stream.grants import Grants
+from realtime.stream.guarding import Guarding
 from realtime.stream.keeping import Keeping
 from realtime.stream.memory import Holding, MemoryAccount
 from realtime.stream.outbox import Outbox, OutgoingEvent
@@ -50,7 +50,6 @@ from realtime.stream.pending_commands import (
     Reply,
     SendReply,
 )
-from realtime.stream.span_events import guarded
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
@@ -114,7 +113,7 @@ class Stream:
         self._grants.expect(context.params.reasoning_tokens)
         self._cancelling = Cancelling()
         self._pausing = Pausing()
-        self._acted: list[GuardAction] = []  # what guards did, and nobody has counted
+        self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._stopwatch = Stopwatch(now)
         self._checked_state: State = "queued"
@@ -344,7 +343,8 @@ class Stream:
                 self._pausing.ask()
             case protocol.Resume():
                 self._pausing.ask_to_go_on()
-                self._let_through()
+                if self._pausing.reason == "guard":
+                    self._guarding.let_through()
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
@@ -680,7 +680,7 @@ class Stream:
 
     def _receive_changes(self, news: api.News, now: float) -> list[PendingCommand]:
         """What commands did, and how it ended: behind its tokens."""
-        withheld = self._withholds
+        withheld = self._guarding.withholds
         self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
@@ -701,7 +701,7 @@ class Stream:
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
         """Where its model has ended a turn with calls: whoever tells it again may spell it otherwise."""
-        if finish is None or finish.reason != "eos" or self._withholds:
+        if finish is None or finish.reason != "eos" or self._guarding.withholds:
             return
         turn = self.context.decoded_turn()
         if turn is not None:
@@ -715,7 +715,7 @@ class Stream:
     def _receive_tokens(self, news: api.News, now: float) -> bool:
         """Returns whether the stream has come to its end with one of them."""
         for at, token in enumerate(news.tokens):
-            if self._withholds:
+            if self._guarding.withholds:
                 return False
             self._receive_token(token, news.logprobs[at] if news.logprobs else None, now)
             if self.output.stopped is not None:
@@ -727,7 +727,7 @@ class Stream:
     def _stop(self, now: float) -> None:
         """A stop string was met; it ends nothing that will be void."""
         why = self.output.stopped
-        if not (self._withholds or self.concluded or self._guard_acts_at_end(now)):
+        if not (self._guarding.withholds or self.concluded or self._guard_acts_at_end(now)):
             self._commands.send(api.Cancel(self.number))
             self._conclude("stop", why or None, now)
 
@@ -767,7 +767,7 @@ class Stream:
             self._receive_pause_or_resume(change, pending, now)
             return pending
         if pending.verdict is not None:
-            self._go_back(pending.verdict, change.index)
+            self._guarding.gone_back(pending.verdict, change.index)
             return pending
         event = self._take_effect(pending, change, now)
         if event is None:
@@ -787,7 +787,7 @@ class Stream:
                 self._conclude("length", None, now)  # no room is left for the end of reasoning
                 return None
             case api.Append() as command, api.Refused():
-                self._forget_withheld(index)
+                self._guarding.forget_withheld(index)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
                 self._commands.request(pending)  # it was accepted: it comes where the guard has gone back to
@@ -820,7 +820,7 @@ class Stream:
             if not pending.silent:
                 self._resume(change.index, change.recomputed, now, pending)
         elif pending.verdict is not None:
-            self._pausing.held_by = pending.verdict
+            self._guarding.held_by = pending.verdict
             self._pause("guard", change.index, now)
         elif pending.frame is not None:
             self._pause("client", change.index, now, pending)
@@ -860,7 +860,7 @@ class Stream:
         beside = self._told.take_beside()
         if self.context.guards is not None:
             self.context.guards.read(text, beside)
-        if not self._withholds:
+        if not self._guarding.withholds:
             self._told.put_without_token(index, text, beside)
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
@@ -881,44 +881,11 @@ class Stream:
 
     # -- guards ----------------------------------------------------------------------------------
 
-    @property
-    def _withholds(self) -> bool:
-        """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
-        hears of nothing that they would take back."""
-        commands = self._commands
-        return commands.goes_back and (self.context.guards is not None or commands.has_verdict)
-
-    def _forget_withheld(self, known: int) -> None:
-        """What was to take back what is withheld is refused. The engine knows so many output tokens, and
-        makes those anew that nobody was told of."""
-        if known > len(self.output):
-            back = api.Truncate(self.number, len(self.output))
-            self._commands.request(PendingCommand(back, None, 0, silent=True))
-
     def _act(self, verdicts: list[Verdict], now: float) -> None:
-        """Do what guards say; what they only tell counts for nothing where it does not stand."""
-        if verdicts and verdicts[-1].do != "tell":
-            verdicts = verdicts[-1:]
-        for verdict in verdicts:
-            self._acted.append(verdict.do)
-            self._emit(guarded(self.request_id, verdict))
-            self._carry_out(verdict, now)
-
-    def _carry_out(self, verdict: Verdict, now: float) -> None:
-        if verdict.do == "tell":
-            if verdict.guard.budget:
-                self.context.acts.add(Act(verdict.guard, verdict.index))
-        elif verdict.do == "finish":
-            self._told.cut(verdict.index, by_guard=True)
-            self._emit(self._told.rewound(verdict.index))
+        end = self._guarding.act(verdicts)
+        if end is not None:
             self._commands.send(api.Cancel(self.number))
-            self._conclude("guard", verdict.guard.name, now)
-        else:
-            self._grants.hold()
-            back = api.Truncate(self.number, verdict.index, verdict.token)
-            self._commands.request(PendingCommand(back, None, 0, verdict=verdict))
-            if verdict.do == "pause":
-                self._commands.request(PendingCommand(api.Pause(self.number), None, 0, verdict=verdict))
+            self._conclude("guard", end.guard.name, now)
 
     def _guard_acts_at_end(self, now: float, finish: api.Finish | None = None) -> bool:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
@@ -938,24 +905,9 @@ class Stream:
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 
-    def _go_back(self, verdict: Verdict, index: int) -> None:
-        """The engine has."""
-        if verdict.token is None:
-            self._told.take_back(index)
-            return
-        self._told.cut(index, by_guard=True)
-        self.context.acts.add(Act(verdict.guard, index, verdict.token))
-        self._emit(self._told.rewound(index))
-
-    def _let_through(self) -> None:
-        """Who goes on from where a guard has paused means what was found."""
-        held_by = self._pausing.held_by
-        if self._pausing.reason == "guard" and held_by is not None and not self._commands.waiting:
-            self.context.acts.add(Act(held_by.guard, held_by.index))
-
     def take_acted(self) -> list[GuardAction]:
-        acted, self._acted = self._acted, []
-        return acted
+        """What guards did since this was asked last."""
+        return self._guarding.take_acted()
 
     # -- events ----------------------------------------------------------------------------------
 
