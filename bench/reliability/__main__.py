@@ -33,6 +33,7 @@ EXPERIMENTS = (
     "bystanders",
     "gateway_deaths",
     "gateway_crowds",
+    "restarts",
     "upgrades",
     "gateway_upgrades",
     "cuts",

@@ -23,6 +23,7 @@ from bench.reliability import (
     handshakes,
     poison,
     readers,
+    restarts,
     soak,
     socket_fuzz,
 )
@@ -118,6 +119,12 @@ def test_poisoned_requests_harm_no_neighbour(seed: int) -> None:
 async def test_a_drain_under_load_loses_nothing_that_was_accepted() -> None:
     wrong: list[str] = []
     await drains.drain(7, wrong)
+    assert wrong == []
+
+
+async def test_streams_whose_homes_both_die_go_on_as_they_would_have(server: Served) -> None:
+    wrong: list[str] = []
+    assert await restarts.one_death(server, "toy", 4, wrong) > 0
     assert wrong == []
 
 
