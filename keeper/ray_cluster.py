@@ -96,15 +96,13 @@ class RayCluster:
 
     def end(self, name: str, *, hands_over: bool) -> None:
         """`hands_over`: whether it had a machine, so that it may have streams."""
-        try:
+        with suppress(ValueError):  # else it is gone
             actor = ray.get_actor(name)
-        except ValueError:  # it is gone
-            return
-        if hands_over:
-            # One that does not answer has been missed by gateways.
-            with suppress(GetTimeoutError, RayActorError):
-                ray.get(actor.leave.remote(), timeout=LEAVE_S)
-        ray.kill(actor, no_restart=True)
+            if hands_over:
+                # One that does not answer has been missed by gateways.
+                with suppress(GetTimeoutError, RayActorError):
+                    ray.get(actor.leave.remote(), timeout=LEAVE_S)
+            ray.kill(actor, no_restart=True)
         with suppress(ValueError):
             remove_placement_group(get_placement_group(name))
 
