@@ -4,7 +4,6 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
@@ -23,9 +22,3 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.
 settings.register_profile("midstream", deadline=None)
 settings.load_profile("midstream")
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """More than there are cores: many tests wait for what other processes do."""
-    return (os.cpu_count() or 1) * 3 // 2
