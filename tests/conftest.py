@@ -18,7 +18,6 @@ if not Path("/dev/nvidiactl").exists():
 # Whoever starts the tests in the background may have had Ctrl-C ignored, for them and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 # How long an example takes says how busy the machine is.
 settings.register_profile("midstream", deadline=None)
 settings.load_profile("midstream")
