@@ -11,7 +11,6 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from threading import Event
 from typing import TYPE_CHECKING
 
 from keeper.plan import MOST_ENGINES, Plan, PlanError, Range, counted, gateway_options, planned
@@ -70,14 +69,15 @@ def _try(machines: int, cpus: int) -> int:
     """Until somebody ends it."""
     from keeper.trial_machines import TrialMachines
 
-    trial, ended = TrialMachines(machines, cpus), Event()
+    trial = TrialMachines(machines, cpus)
+    heard, told = os.pipe()  # a lock could be held by the very handler that a second signal interrupts
     for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray has a way of its own with the second
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, lambda *_: os.write(told, b"."))
     print(
         TRIAL.format(machines=counted(machines, "machine"), cpus=counted(cpus, "CPU"), address=trial.address),
         flush=True,
     )
-    ended.wait()
+    os.read(heard, 1)
     trial.end()
     return 0
 

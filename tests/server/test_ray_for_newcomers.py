@@ -132,7 +132,9 @@ def test_one_command_has_machines_for_trying_and_says_what_to_type(newcomer: New
         newcomer.exports(export.removeprefix("export "))
         newcomer.types(up)
         assert serve == "midstream serve --fleet ray --engine-token-file token"
-        trial.send_signal(signal.SIGINT)
+        for _ in range(20):  # of who is impatient
+            trial.send_signal(signal.SIGINT)
+            trial.send_signal(signal.SIGTERM)
     assert trial.returncode == 0
     assert newcomer.of_ray() == []
 
