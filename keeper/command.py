@@ -1,4 +1,5 @@
-"""The command `midstream fleet`: brings up, shows, scales, replaces and ends the engines that Ray keeps."""
+"""The command `midstream fleet`: brings up, shows, scales, replaces and ends the engines and gateways
+that Ray keeps."""
 
 from __future__ import annotations
 
@@ -137,7 +138,9 @@ def _change(arguments: Namespace, wanted: Plan | None, ledger: Ledger) -> int:
 
 def _parser(environ: Mapping[str, str]) -> ArgumentParser:
     parser = ArgumentParser(
-        prog="midstream fleet", description="Engines on many machines, kept there by Ray.", allow_abbrev=False
+        prog="midstream fleet",
+        description="Engines, and gateways, on many machines, kept there by Ray.",
+        allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     up = commands.add_parser("up", help="bring up what a file of models says, or change it to that")
