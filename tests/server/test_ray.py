@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
 ]
-PART = {"credit": {"limit": 20}}  # of what it would say
+PART = {"credit": {"limit": 20}, "grace_ms": 600_000}  # of what it would say; Ray may take its time
 HAS_REDIS = which("redis-server") is not None
 ELASTIC = """
 [models.elastic]
@@ -102,35 +102,44 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
         await fleet.until(ENGINES)
 
 
-async def test_a_gateway_that_ray_keeps_may_die_and_be_replaced(fleet: Fleet) -> None:
+@asynccontextmanager
+async def its_gateway(fleet: Fleet) -> AsyncIterator[str]:
+    """One that Ray keeps, where it listens; gone behind it, however that ends: it has a processor that
+    engines could have."""
     options = ("--port", str(free_port()), "--insecure-open", "--engine-silence-s", "1")
     await in_a_thread(lambda: fleet.up("--gateways", "1", "--", *options))
-    url = await where_its_gateway_is(fleet)
-    async with client_of(url) as client:
-        (whole,) = await started(client, 1, max_tokens=60)
-        await whole.rest()
-        streams = [await client.start(f"{number}", **(KEPT | PART)) for number in range(4)]
-        for stream in streams:
-            await stream.until_index(10)
-        (gateway,) = await asyncio.to_thread(fleet.gateways)
-        os.kill(gateway, signal.SIGKILL)
-        with pytest.raises(ConnectionClosed):
-            await client.next()  # which none is of: all are of streams
-    assert await where_its_gateway_is(fleet) == url
-    said = await in_a_thread(lambda: fleet.told("roll", "gateway"))
-    assert said.splitlines() == [
-        "gateway#1 is started, and asks for 1 CPU",
-        "gateway#0 has handed over, and is ended",
-    ]
-    async with client_of(url) as client:
-        adopted = [client.adopt(stream) for stream in streams]
-        for stream, lost in zip(adopted, streams, strict=True):
-            await stream.send("attach", after=lost.events[-1]["seq"])
-            await stream.send("credit", limit=1000)
-            await stream.rest()
-        assert {stream.text for stream in adopted} == {whole.text}
-    await in_a_thread(lambda: fleet.told("scale", "gateway=0"))
+    try:
+        yield await where_its_gateway_is(fleet)
+    finally:
+        await in_a_thread(lambda: fleet.told("scale", "gateway=0"))
     assert not await asyncio.to_thread(fleet.gateways)
+
+
+async def test_a_gateway_that_ray_keeps_may_die_and_be_replaced(fleet: Fleet) -> None:
+    async with its_gateway(fleet) as url:
+        async with client_of(url) as client:
+            (whole,) = await started(client, 1, max_tokens=60)
+            await whole.rest()
+            streams = [await client.start(f"{number}", **(KEPT | PART)) for number in range(4)]
+            for stream in streams:
+                await stream.until_index(10)
+            (gateway,) = await asyncio.to_thread(fleet.gateways)
+            os.kill(gateway, signal.SIGKILL)
+            with pytest.raises(ConnectionClosed):
+                await client.next()  # which none is of: all are of streams
+        assert await where_its_gateway_is(fleet) == url
+        said = await in_a_thread(lambda: fleet.told("roll", "gateway"))
+        assert said.splitlines() == [
+            "gateway#1 is started, and asks for 1 CPU",
+            "gateway#0 has handed over, and is ended",
+        ]
+        async with client_of(url) as client:
+            adopted = [client.adopt(stream) for stream in streams]
+            for stream, lost in zip(adopted, streams, strict=True):
+                await stream.send("attach", after=lost.events[-1]["seq"])
+                await stream.send("credit", limit=1000)
+                await stream.rest()
+            assert {stream.text for stream in adopted} == {whole.text}
 
 
 async def where_its_gateway_is(fleet: Fleet) -> str:
