@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from keeper.plan import MOST_ENGINES, Plan, PlanError, Range, counted, gateway_options, planned
 from realtime.config import HOST_AND_PORT, Options, parse
-from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
-from realtime.fleet.outlines import outlines
-from realtime.fleet.places import NEEDS_RAY, engine_options, token_in
+from realtime.fleet.place import NEEDS_RAY, PlaceError
 from realtime.fleet.watched_engine import EngineFailed
 
 if TYPE_CHECKING:
@@ -97,6 +95,10 @@ def _status(ledger: Ledger) -> int:
 
 def _wanted(arguments: Namespace) -> Plan:
     """By whoever says `up`. Raises PlanError, PlaceError or EngineFailed."""
+    # They bring links and all that those say: only for whoever asks what models are.
+    from realtime.fleet.outlines import outlines
+    from realtime.fleet.places import engine_options, token_in
+
     token = token_in(arguments.token_file)
     if not token:
         raise PlaceError(f"the file {arguments.token_file} holds no token")

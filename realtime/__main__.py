@@ -32,9 +32,10 @@ from realtime.bind import StartupError, address_of, bind, raise_descriptor_limit
 from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.demands import Demands
-from realtime.fleet.fleet import Fleet, PlaceError
+from realtime.fleet.fleet import Fleet
 from realtime.fleet.kept_models import KeptModels
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.place import PlaceError
 from realtime.fleet.ray_agent import RayAgent, with_a_file
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience

@@ -15,8 +15,8 @@ from realtime.bind import StartupError, bind, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
-from realtime.fleet.fleet import PlaceError
-from realtime.fleet.places import NEEDS_GRPC, engine_options, token_in
+from realtime.fleet.place import NEEDS_GRPC, PlaceError
+from realtime.fleet.places import engine_options, token_in
 from realtime.observability import logs
 
 

@@ -29,8 +29,8 @@ from realtime.certificates import Certificates
 from realtime.config import PREFIX, ListenOptions, ModelOptions, Options, spelled
 from realtime.fleet import models_file, places
 from realtime.fleet.address import Address
-from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.place import PlaceError
 from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.supervisor import START_SILENCE_S
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine

@@ -10,15 +10,14 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from engine import api
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet.model_engines import ModelEngines, watched
+from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import LONGEST_WAIT_S, Spare
 from realtime.fleet.supervisor import Patience, Supervisor
-from realtime.fleet.watched_engine import Connect
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 
@@ -26,19 +25,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 RECONNECT_S = 2.0  # at most, until it is looked again whether an engine that is not ours is there
-
-
-class PlaceError(Exception):
-    """Where engines are, or how to come in, cannot be told; the message is a sentence."""
-
-
-class EnginePlace(NamedTuple):
-    """Where an engine is to be had."""
-
-    name: str  # as the log is to say it, with its article
-    connect: Connect
-    ours: bool = True  # whether it is there because we start it
-    model: str = ""  # that ours is to have
 
 
 class Fleet:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realtime.config import ModelOptions, Options, option_of_a_model
-from realtime.fleet.fleet import PlaceError
+from realtime.fleet.place import PlaceError
 
 NAME = r"[\w.:-][\w.:/-]{0,127}"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}

@@ -18,16 +18,13 @@ from engine import api
 from realtime.certificates import Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
 from realtime.fleet.address import Address
-from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.place import NEEDS_GRPC, EnginePlace, PlaceError
 from realtime.fleet.process_link import ProcessLink
 from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.thread_link import ThreadLink
 from realtime.fleet.watched_engine import Connect
-
-NEEDS_RAY = "needs Ray; in a clone of Midstream, install it with: pip install ./clients/python '.[ray]'"
-NEEDS_GRPC = "needs grpcio; in a clone of Midstream, install it with: pip install ./clients/python '.[grpc]'"
 
 
 def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:

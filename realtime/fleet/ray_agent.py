@@ -22,8 +22,7 @@ import msgspec
 from engine.model.with_parent import with_this_process
 from realtime.backoff import Backoff
 from realtime.config import Options
-from realtime.fleet.fleet import PlaceError
-from realtime.fleet.places import NEEDS_RAY
+from realtime.fleet.place import NEEDS_RAY, PlaceError
 from realtime.hub.demand import Demand
 from realtime.hub.placement import Placement
 from realtime.pieces import Pieces

@@ -16,7 +16,8 @@ from realtime.access.client_secrets import ClientSecrets
 from realtime.access.connection_limits import OpenConnections
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
-from realtime.fleet.fleet import EnginePlace, Fleet
+from realtime.fleet.fleet import Fleet
+from realtime.fleet.place import EnginePlace
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.thread_link import ThreadLink
 from realtime.hub.hub import Hub

@@ -176,7 +176,7 @@ OUR_OWN = {
     "keeper.command": [
         "keeper",
         "realtime.config",
-        "realtime.fleet.fleet",
+        "realtime.fleet.place",
         "realtime.fleet.models_file",
         "realtime.fleet.outlines",
         "realtime.fleet.places",
@@ -377,6 +377,17 @@ def test_neither_client_nor_gateway_loads_torch(package: str) -> None:
         [sys.executable, "-c", f"{loads}\n{asks}"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert (done.stderr, done.stdout.strip()) == ("", "")
+
+
+@pytest.mark.parametrize("module", ["keeper.plan", "keeper.kept_process", "keeper.command"])
+def test_whoever_keeps_engines_loads_no_gateway(module: str) -> None:
+    """There is one on each machine for each engine, and a command is to answer at once."""
+    asks = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    rooms = ["realtime.hub", "realtime.stream", "realtime.text", "realtime.transport", "midstream"]
+    assert [name for name in loaded if within(name, rooms) and name not in rooms] == []
 
 
 DOCUMENTS = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]

@@ -13,7 +13,8 @@ import pytest
 from engine import api
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet import fleet as fleet_module
-from realtime.fleet.fleet import EnginePlace, Fleet, PlaceError
+from realtime.fleet.fleet import Fleet
+from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from tests.fakes.engine_links import HELLO, Begun, Link

@@ -22,8 +22,8 @@ from keeper.status import Seen
 from realtime.bind import StartupError, tell
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import ray_agent
-from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import entries
+from realtime.fleet.place import PlaceError
 from realtime.fleet.ray_agent import RayAgent
 from realtime.hub.demand import NOWHERE, Demand, Wait
 from realtime.hub.placement import Placement

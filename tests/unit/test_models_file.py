@@ -8,8 +8,8 @@ import pytest
 
 from realtime.config import Options, parse
 from realtime.fleet import places
-from realtime.fleet.fleet import PlaceError
 from realtime.fleet.models_file import ModelEntry, Scale, entries
+from realtime.fleet.place import PlaceError
 
 
 def read(tmp_path: Path, text: str) -> list[ModelEntry]:

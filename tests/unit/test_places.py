@@ -11,8 +11,8 @@ from realtime import engine_command
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import places
 from realtime.fleet.address import Address
-from realtime.fleet.fleet import EnginePlace, PlaceError
 from realtime.fleet.models_file import entries
+from realtime.fleet.place import EnginePlace, PlaceError
 
 ADDRESSES = ["10.0.0.7:7000", "grpc:gpu2:7000", "tls:gpu1.lan:65535", "[::1]:1", "unix:/run/midstream/engine"]
 

@@ -11,7 +11,8 @@ import pytest
 
 from engine import api
 from realtime.background_tasks import BackgroundTasks
-from realtime.fleet.fleet import EnginePlace, Fleet
+from realtime.fleet.fleet import Fleet
+from realtime.fleet.place import EnginePlace
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed
 from tests.fakes.engine_links import Begun, Link
