@@ -101,7 +101,7 @@ def protocol_class(
     own = {
         "limits": limits,
         "closing": closing,
-        "ledger": ledger or WorkLedger(),
+        "ledger": WorkLedger() if ledger is None else ledger,
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }

@@ -68,6 +68,22 @@ async def test_who_has_much_parsed_is_parsed_and_read_again_when_that_is_paid_fo
     assert connection.transport.reads
 
 
+async def test_what_was_read_all_the_same_waits_behind_it() -> None:
+    """uvicorn reads on by itself where a body has ended that nobody awaited."""
+    work = PayerWork(share=1e6)
+    connection = Connection(work)
+    work.owe(1000)
+    connection.read(b"first")
+    connection.transport.resume_reading()
+    connection.read(b"second")
+    assert not connection.transport.reads
+    async with asyncio.timeout(10):
+        assert await connection.received.get() == b"first"
+        assert await connection.received.get() == b"second"
+    await asyncio.sleep(0)
+    assert connection.transport.reads
+
+
 async def test_for_nobody_nothing_is_parsed() -> None:
     work = PayerWork()
     connection = Connection(work)
