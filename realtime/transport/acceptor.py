@@ -16,8 +16,8 @@ from collections.abc import Callable
 
 log = logging.getLogger("midstream")
 
-# A crowd that connects holds up those who are connected for a few milliseconds, and no longer.
-ACCEPTED_AT_ONCE = 16
+# A crowd that connects holds up those who are connected for some ten milliseconds, and no longer.
+ACCEPTED_AT_ONCE = 32
 KEPT_DESCRIPTORS = 32  # what starting an engine takes, several times over
 PAUSE_S = 0.25
 SAID_EVERY_S = 60.0

@@ -160,3 +160,9 @@ def cut_off(transport: asyncio.WriteTransport) -> None:
     with contextlib.suppress(OSError):  # closed already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
+
+
+def end_output(transport: asyncio.WriteTransport) -> None:
+    """Say that nothing follows. A peer that is gone is heard of otherwise."""
+    with contextlib.suppress(OSError):
+        transport.write_eof()

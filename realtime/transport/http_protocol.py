@@ -20,7 +20,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
-from realtime.transport.flow_control import SendBuffer, cut_off
+from realtime.transport.flow_control import SendBuffer, cut_off, end_output
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.http_reading import HttpReading
 from realtime.transport.request_parser import RequestParser, RequestProblem
@@ -322,7 +322,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         """Closing with the peer's bytes unread would reset the connection, and the answer might be lost with
         it: so end our half only, and throw away unparsed what comes until the peer ends its own."""
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            end_output(self.transport)
         else:
             self.transport.close()
         self._bound_end()

@@ -34,7 +34,7 @@ from realtime.transport.asgi_websocket_extension import (
     WebSocketPeer,
 )
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
-from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
+from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off, end_output
 from realtime.transport.keepalive import Keepalive
 from realtime.transport.small_reads import SmallReads, new_buffer
 from realtime.transport.websocket_framing import (
@@ -443,7 +443,7 @@ class WebSocketProtocol(SmallReads):
         else:
             # Closing with the peer's bytes unread would reset the connection, and our last words might be
             # lost with it: so end our half only, and throw away what comes until the peer ends its own.
-            self.transport.write_eof()
+            end_output(self.transport)
 
     def _begin_closing(self) -> None:
         """The peer has its time to go, unless too many are to."""
