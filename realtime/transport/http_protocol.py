@@ -287,7 +287,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self._late_bytes, self._answered = 0, True
         super().on_response_complete()
         self._answered = False
-        waits = self._is_kept or self._body_is_late
+        waits = (self._is_kept or self._body_is_late) and not self.awaits_turn
         if waits and self not in self.pending and not self.transport.is_closing():
             self.pending.add(self)
         self._bound_closing()

@@ -47,6 +47,11 @@ class SmallReads(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.parse_in_turn(partial(self.data_received, bytes(self.buffer[:nbytes])))
 
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether it has something to parse: it is we who are awaited."""
+        return self._late is not None and bool(self._waiting)
+
     def parse_in_turn(self, parse: Callable[[], None]) -> None:
         """At once, or when what is owed has been paid: until then nothing more is read."""
         if self._late is None and self.work.is_free:
@@ -69,11 +74,15 @@ class SmallReads(asyncio.BufferedProtocol):
         if self._late is not None:
             self._late.cancel()
 
+    def _parse_next(self) -> None:
+        parse = self._waiting.popleft()
+        parse()
+
     async def _parse_late(self) -> None:
         """A mistake of ours ends the connection, as it does where asyncio itself calls `data_received`."""
         try:
             while self._waiting:
-                await self.work.do(self._waiting.popleft(), READ_S)
+                await self.work.do(self._parse_next, READ_S)
         except Exception as error:  # noqa: BLE001 - logged, with its stack, by the loop's own handler
             told = {"message": "a connection's bytes could not be taken", "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)

@@ -17,6 +17,7 @@ from realtime.transport import http_protocol
 from realtime.transport.http_protocol import HttpLimits
 from realtime.transport.request_parser import MOST_HEADERS
 from realtime.transport.small_reads import READ_BYTES
+from realtime.work_ledger import PayerWork
 from tests.server.asgi_app_server import (
     App,
     Events,
@@ -343,6 +344,32 @@ async def test_a_request_that_came_behind_another_waits_until_what_is_owed_has_b
             await peer.read_response()
             assert await peer.read(5) == b"hello"
         assert done == ["request", "paid", "request"]
+
+
+async def test_one_whose_request_waits_for_its_turn_is_not_awaited_itself() -> None:
+    others_turn = asyncio.Event()
+
+    async def others(work: PayerWork) -> None:
+        async with work._line:
+            await others_turn.wait()
+
+    turns = list[asyncio.Task[None]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if not turns:
+            turns.append(asyncio.create_task(others(server.http.ledger.of("127.0.0.1"))))
+            await asyncio.sleep(0)
+        await answer(send, b"hello")
+
+    async with serving(app, http_limits=LENIENT, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(2 * WHOLE)
+        await peer.read_response()
+        assert await peer.read(5) == b"hello"
+        assert not server.http.pending
+        others_turn.set()
+        await peer.read_response()
+        assert await peer.read(5) == b"hello"
+        assert len(server.http.pending) == 1
 
 
 async def test_who_asks_pays_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
