@@ -76,7 +76,8 @@ class SmallReads(asyncio.BufferedProtocol):
 
     def _parse_next(self) -> None:
         parse = self._waiting.popleft()
-        parse()
+        if not self.transport.is_closing():
+            parse()
 
     async def _parse_late(self) -> None:
         """A mistake of ours ends the connection, as it does where asyncio itself calls `data_received`."""

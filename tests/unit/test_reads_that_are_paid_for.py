@@ -96,6 +96,17 @@ async def test_for_nobody_nothing_is_parsed() -> None:
     assert connection.received.empty()
 
 
+async def test_nor_for_one_that_is_being_closed() -> None:
+    work = PayerWork(share=1e6)
+    connection = Connection(work)
+    work.owe(1000)
+    connection.read(b"too late")
+    connection.transport.aborted = True
+    assert connection._late is not None
+    await asyncio.wait([connection._late], timeout=10)
+    assert connection.received.empty()
+
+
 async def test_a_mistake_of_ours_in_what_waited_is_told_and_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
