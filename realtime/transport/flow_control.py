@@ -33,6 +33,10 @@ class ReceiveQueue:
         self._held = False
 
     @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
     def reading(self) -> bool:
         return self._reading
 
