@@ -57,7 +57,8 @@ class Codec:
             raise self._unreadable(error) from None
         names = self._read(data)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
-            with suppress(*_BROKEN, TypeError):  # the last where there are no biases
+            # The last two where there are no biases, and where one is of a number beyond 64 bits.
+            with suppress(*_BROKEN, TypeError, OverflowError):
                 return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
         raise self._explained(names, mistake)
 

@@ -12,6 +12,7 @@ SHARE, BURST_S = 0.3, 0.08  # of the event loop's time in the long run, and at o
 TURN_S = 0.004  # never so much in one go that others wait for it
 ENGINE_S = 0.0003  # what a frame costs that the engine has to act on, in another process
 READ_S = 20e-6  # what it costs to look at a socket, beside what is found there
+ANSWER_S = 250e-6  # and to answer a request, beside what is done for it
 CHARACTER_S = 40e-9  # a character of a text that a thread works at, which has the interpreter meanwhile
 
 

@@ -187,7 +187,7 @@ class Listener:
         return [replace(command, stream=number)]
 
     def _submit(self, gateway: Gateway, submit: api.Submit) -> list[api.AnyCommand]:
-        number = gateway.streams[submit.stream] = next(self._numbers)
+        number = next(self._numbers)
         kept, before = None, list[api.AnyCommand]()
         if (keep := submit.keep) is not None:
             former = self._kept.find(keep.key, time.time())
@@ -196,6 +196,7 @@ class Listener:
             kept = self._kept.begin(submit, keep, gateway, number, time.time())
             if keep.record:
                 gateway.answer(api.Kept(submit.stream))
+        gateway.streams[submit.stream] = number
         self._owners[number] = Owner(gateway, submit.stream, kept)
         return [*before, replace(submit, stream=number, keep=None)]
 

@@ -161,7 +161,7 @@ class SocketConnection(asyncio.Protocol):
     def _join(self, message: bytes) -> None:
         try:
             token = msgspec.msgpack.decode(message, type=api.Join).token
-        except (msgspec.MsgspecError, ValueError):  # of what is no text
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # of what is no text, or nested too deeply
             self.refuse(NO_MESSAGE)
             return
         self._may_join = self._gateway.join(token)

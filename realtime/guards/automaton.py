@@ -207,7 +207,7 @@ def _parsed(source: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return parser.parse(source)
-    except re.error as error:
+    except (re.error, ValueError) as error:  # the latter of flags that exclude each other
         raise RegexError(f"is no regular expression: {error}") from None
     except (RecursionError, OverflowError):
         raise RegexError("is nested or repeated too much") from None

@@ -25,7 +25,7 @@ MOST_WAITING = 256  # brief requests of a payer, each of which has a connection 
 
 class RequestWork:
     def __init__(self, ledger: WorkLedger | None = None) -> None:
-        self._ledger = ledger or WorkLedger()
+        self._ledger = WorkLedger() if ledger is None else ledger
         self._waiting = Counter[PayerWork]()  # brief requests
 
     def of(self, caller: Caller) -> PayerWork:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
+from realtime.hub import free_values
 from realtime.hub.adoptions import Adoptions
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
@@ -165,12 +166,13 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
-        if isinstance(frame, protocol.ToolResult):
-            try:
+        try:
+            free_values.check(frame)
+            if isinstance(frame, protocol.ToolResult):
                 frame = self._injection(key, frame)
-            except Refusal as refusal:
-                self.refuse(listener, frame, refusal)
-                return
+        except Refusal as refusal:
+            self.refuse(listener, frame, refusal)
+            return
         waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
         if waits or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 log = logging.getLogger("midstream")
 
 # A crowd that connects holds up those who are connected for some ten milliseconds, and no longer.
-ACCEPTED_AT_ONCE = 64
+ACCEPTED_AT_ONCE = 32
 KEPT_DESCRIPTORS = 32  # what starting an engine takes, several times over
 PAUSE_S = 0.25
 SAID_EVERY_S = 60.0

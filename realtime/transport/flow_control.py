@@ -33,6 +33,10 @@ class ReceiveQueue:
         self._held = False
 
     @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
+
+    @property
     def reading(self) -> bool:
         return self._reading
 
@@ -160,3 +164,9 @@ def cut_off(transport: asyncio.WriteTransport) -> None:
     with contextlib.suppress(OSError):  # closed already
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     transport.abort()
+
+
+def end_output(transport: asyncio.WriteTransport) -> None:
+    """Say that nothing follows. A peer that is gone is heard of otherwise."""
+    with contextlib.suppress(OSError):
+        transport.write_eof()

@@ -20,12 +20,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
-from realtime.transport.flow_control import SendBuffer, cut_off
+from realtime.transport.flow_control import SendBuffer, cut_off, end_output
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.http_reading import HttpReading
 from realtime.transport.request_parser import RequestParser, RequestProblem
 from realtime.transport.small_reads import SmallReads, new_buffer
 from realtime.transport.small_writes import in_small_writes
+from realtime.work_budget import ANSWER_S
 from realtime.work_ledger import WorkLedger
 
 # Whoever sends rubbish is told so; it is no news for the log. Failures of the app are.
@@ -108,7 +109,7 @@ def protocol_class(
         "bodies": bodies,
         "unread": unread,
         "open": connections,
-        "ledger": ledger or WorkLedger(),
+        "ledger": WorkLedger() if ledger is None else ledger,
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }
@@ -130,6 +131,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self.conn: RequestParser = RequestParser(self.limits.head_bytes)
         self.app = in_small_writes(self.app)
         self._late_bytes = 0
+        self._answered = False  # whether an answer ends just now
         self._piece_bytes = 0  # of a body, since it was last looked at
         self._body_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
@@ -160,13 +162,23 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         if self._is_kept and not self.conn.trailing_data[0]:
             self.pending.remove(self)  # the time of another request begins with its first byte
         super().data_received(data)
-        if self.transport.get_protocol() is not self:
-            return  # it is a WebSocket now, and no body is awaited of it
-        if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
-            self.pending.remove(self)
-        elif self not in self.pending:
-            self.pending.add(self)
-        self._watch_body(len(data))
+        self._watch(len(data))
+
+    def handle_events(self) -> None:
+        """What came behind a request is parsed as if it came now, when that is answered."""
+        if self._answered and self.conn.trailing_data[0]:
+            self._answered = False
+            self._unset_keepalive_if_required()
+            self.parse_in_turn(self._handle_waiting)
+            return
+        cycle = self.cycle
+        super().handle_events()
+        if self.cycle is not cycle:
+            self.work.owe(ANSWER_S)
+
+    def _handle_waiting(self) -> None:
+        self.handle_events()
+        self._watch(0)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -234,6 +246,15 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def _awaits_body(self) -> bool:
         return self.conn.their_state is h11.SEND_BODY and not self._body_is_late
 
+    def _watch(self, came: int) -> None:
+        if self.transport.get_protocol() is not self:
+            return  # it is a WebSocket now, and no body is awaited of it
+        if not (self.conn.their_state is h11.IDLE or self._body_is_late or self.conn.problem is not None):
+            self.pending.remove(self)
+        elif self not in self.pending:
+            self.pending.add(self)
+        self._watch_body(came)
+
     def _watch_body(self, came: int) -> None:
         if not self._awaits_body:
             self._stop_watching_body()
@@ -263,9 +284,11 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     # -- the answer, and the end -----------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        self._late_bytes = 0
+        self._late_bytes, self._answered = 0, True
         super().on_response_complete()
-        if (self._is_kept or self._body_is_late) and not self.transport.is_closing():
+        self._answered = False
+        waits = (self._is_kept or self._body_is_late) and not self.awaits_turn
+        if waits and self not in self.pending and not self.transport.is_closing():
             self.pending.add(self)
         self._bound_closing()
 
@@ -299,7 +322,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         """Closing with the peer's bytes unread would reset the connection, and the answer might be lost with
         it: so end our half only, and throw away unparsed what comes until the peer ends its own."""
         if self.transport.can_write_eof():
-            self.transport.write_eof()
+            end_output(self.transport)
         else:
             self.transport.close()
         self._bound_end()

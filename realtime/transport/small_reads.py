@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Protocol
 
 from realtime.work_budget import READ_S
@@ -35,21 +38,33 @@ class SmallReads(asyncio.BufferedProtocol):
     transport: asyncio.Transport
     work: PayerWork  # of whoever sends
     reading: Reading
-    _late: asyncio.Task[None] | None = None  # parses what has to wait
+    _waiting: deque[Callable[[], None]]  # what has to
+    _late: asyncio.Task[None] | None = None  # parses that
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self.buffer[:nbytes])
+        self.parse_in_turn(partial(self.data_received, bytes(self.buffer[:nbytes])))
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether it has something to parse: it is we who are awaited."""
+        return self._late is not None and bool(self._waiting)
+
+    def parse_in_turn(self, parse: Callable[[], None]) -> None:
+        """At once, or when what is owed has been paid: until then nothing more is read."""
         if self._late is None and self.work.is_free:
             began_s = time.thread_time()
-            self.data_received(data)
+            parse()
             self.work.owe(time.thread_time() - began_s + READ_S)
+            return
+        self.reading.hold()
+        if self._late is None:
+            self._waiting = deque([parse])
+            self._late = asyncio.get_running_loop().create_task(self._parse_late())
         else:
-            assert self._late is None, "nothing is read while something waits"
-            self.reading.hold()
-            self._late = asyncio.get_running_loop().create_task(self._parse_late(data))
+            self._waiting.append(parse)
 
     def data_received(self, data: bytes) -> None:
         raise NotImplementedError
@@ -59,10 +74,16 @@ class SmallReads(asyncio.BufferedProtocol):
         if self._late is not None:
             self._late.cancel()
 
-    async def _parse_late(self, data: bytes) -> None:
+    def _parse_next(self) -> None:
+        parse = self._waiting.popleft()
+        if not self.transport.is_closing():
+            parse()
+
+    async def _parse_late(self) -> None:
         """A mistake of ours ends the connection, as it does where asyncio itself calls `data_received`."""
         try:
-            await self.work.do(lambda: self.data_received(data), READ_S)
+            while self._waiting:
+                await self.work.do(self._parse_next, READ_S)
         except Exception as error:  # noqa: BLE001 - logged, with its stack, by the loop's own handler
             told = {"message": "a connection's bytes could not be taken", "exception": error}
             asyncio.get_running_loop().call_exception_handler(told)

@@ -76,6 +76,7 @@ class MessageAssembly:
     def __init__(self, max_fragments: int) -> None:
         self._max_fragments = max_fragments
         self._fragments: list[bytes] = []
+        self.bytes = 0  # of what is not whole
         self._decoder: codecs.IncrementalDecoder | None = None  # where it is text
 
     def add(self, frame: Frame) -> DataMessage | None:
@@ -86,6 +87,7 @@ class MessageAssembly:
             raise ProtocolViolation(CloseCode.POLICY_VIOLATION, "too many fragments in one message")
         self._check_text(frame)
         self._fragments.append(bytes(frame.data))
+        self.bytes += len(frame.data)
         return self._whole() if frame.fin else None
 
     def _check_text(self, frame: Frame) -> None:
@@ -96,5 +98,5 @@ class MessageAssembly:
             raise ProtocolViolation(CloseCode.INVALID_DATA, "text is not valid UTF-8") from None
 
     def _whole(self) -> DataMessage:
-        fragments, self._fragments = self._fragments, []
+        fragments, self._fragments, self.bytes = self._fragments, [], 0
         return DataMessage(b"".join(fragments), text=self._decoder is not None)

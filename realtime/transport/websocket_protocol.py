@@ -34,7 +34,8 @@ from realtime.transport.asgi_websocket_extension import (
     WebSocketPeer,
 )
 from realtime.transport.awaited_connections import AwaitedConnections, network_of
-from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off
+from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off, end_output
+from realtime.transport.held_messages import HeldMessages
 from realtime.transport.keepalive import Keepalive
 from realtime.transport.small_reads import SmallReads, new_buffer
 from realtime.transport.websocket_framing import (
@@ -72,6 +73,7 @@ class WebSocketLimits:
     high_water_bytes: int = 64 * 1024
     pings_per_s: float = 100.0  # beyond this and a burst, no reason to ping is left but to do harm
     pings_burst: float = 1000.0
+    most_held: int = 32  # messages of the largest size that a payer has us hold, on whatever connections
     most_ignored: float = 16 * 1024.0  # frames behind a close, and KiB
     closing_limit: int = 2048  # connections that have yet to end, refused upgrades among them
     closing_limit_per_address: int = 1536
@@ -101,7 +103,8 @@ def protocol_class(
     own = {
         "limits": limits,
         "closing": closing,
-        "ledger": ledger or WorkLedger(),
+        "held": HeldMessages(),
+        "ledger": WorkLedger() if ledger is None else ledger,
         "refused": staticmethod(refused),
         "buffer": new_buffer(),
     }
@@ -112,6 +115,7 @@ def protocol_class(
 class WebSocketProtocol(SmallReads):
     limits: ClassVar[WebSocketLimits]
     closing: ClassVar[AwaitedConnections]
+    held: ClassVar[HeldMessages]
     ledger: ClassVar[WorkLedger]
     refused: Callable[[int, str], None]
 
@@ -142,6 +146,7 @@ class WebSocketProtocol(SmallReads):
         self._denial: Denial | None = None
         self._late_pong: bytes | None = None
         self._ignored = 0.0
+        self._held_bytes = 0  # as they are counted
 
     # -- what the transport tells ------------------------------------------------------------------
 
@@ -187,6 +192,10 @@ class WebSocketProtocol(SmallReads):
             self._receive_event(event)
         if self._core.parser_exc is not None:
             self._end_received_as_failed()
+        self._count_held()
+        if self._held_bytes and self.held.of(self.work) > self.limits.most_held * self._max_message_bytes:
+            self._fail(CloseCode.TRY_AGAIN_LATER, "too much of what you send is under way")
+            self._count_held()
 
     def eof_received(self) -> None:
         self._core.receive_eof()
@@ -202,6 +211,7 @@ class WebSocketProtocol(SmallReads):
         )
         self._stop_timers()
         self.closing.remove(self)
+        self._held_bytes = self.held.count(self.work, self._held_bytes, 0)
 
     def pause_writing(self) -> None:
         self.send_buffer.pause()
@@ -305,8 +315,21 @@ class WebSocketProtocol(SmallReads):
             self._send_response(plain_response(500, "Internal Server Error\n"))
         self._close(code)
 
+    @property
+    def _max_message_bytes(self) -> int:
+        return self._config.ws_max_size
+
+    def _count_held(self) -> None:
+        """Behind its end nothing more is kept."""
+        unfinished = len(self._core.reader.buffer) + self._assembly.bytes
+        size = 0 if self.received_messages.ended else unfinished + self.received_messages.waiting_bytes
+        self._held_bytes = self.held.count(self.work, self._held_bytes, size)
+
     async def _give_to_app(self) -> Message:
-        match await self.received_messages.get():
+        message = await self.received_messages.get()
+        if self._held_bytes:
+            self._count_held()
+        match message:
             case DataMessage(data, text=True):
                 return {"type": "websocket.receive", "text": data.decode()}
             case DataMessage(data):
@@ -372,7 +395,9 @@ class WebSocketProtocol(SmallReads):
         cut_off(self.transport)
 
     def paid_by(self, work: PayerWork) -> None:
+        self._held_bytes = self.held.count(self.work, self._held_bytes, 0)
         self.work = work
+        self._count_held()
 
     async def drain(self) -> None:
         await self.send_buffer.released()
@@ -443,7 +468,7 @@ class WebSocketProtocol(SmallReads):
         else:
             # Closing with the peer's bytes unread would reset the connection, and our last words might be
             # lost with it: so end our half only, and throw away what comes until the peer ends its own.
-            self.transport.write_eof()
+            end_output(self.transport)
 
     def _begin_closing(self) -> None:
         """The peer has its time to go, unless too many are to."""

@@ -17,6 +17,7 @@ _CAUSES: dict[int, DisconnectCause] = {
     CloseCode.INVALID_TEXT: "refused",
     CloseCode.POLICY: "refused",
     CloseCode.TOO_LARGE: "refused",
+    CloseCode.OVERLOADED: "refused",
     CloseCode.INTERNAL: "failed",
     CloseCode.NOT_AUTHENTICATED: "revoked",
     CloseCode.TAKEN_OVER: "replaced",
@@ -24,7 +25,11 @@ _CAUSES: dict[int, DisconnectCause] = {
 
 
 # With which error an HTTP request that did the same would be refused.
-_CODES = {CloseCode.POLICY: "rate_limited", CloseCode.TOO_LARGE: "too_large"}
+_CODES = {
+    CloseCode.POLICY: "rate_limited",
+    CloseCode.TOO_LARGE: "too_large",
+    CloseCode.OVERLOADED: "rate_limited",
+}
 
 
 def refusal_code(code: int | None) -> str:

@@ -10,6 +10,7 @@ same.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import MutableMapping
@@ -25,6 +26,7 @@ from midstream.protocol import MAX_MILLISECONDS, MAX_TRACEPARENT, SUBPROTOCOLS, 
 from realtime.codec import Codec
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
+from realtime.hub.long_texts import told
 from realtime.hub.observers import Caller, DisconnectCause, Observer
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
@@ -35,6 +37,8 @@ from realtime.websocket.cause_by_close_code import cause_of, refusal_code
 from realtime.websocket.read_acks import ReadAcks
 from realtime.work_budget import TURN_S, steering_s
 from realtime.work_ledger import PayerWork
+
+log = logging.getLogger(__name__)
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
@@ -295,6 +299,16 @@ class Connection:
         self._send(event)
 
     def flush(self) -> None:
+        """A mistake of ours ends the connection that it shows in: others are told theirs in the same turn."""
+        try:
+            self._flush()
+        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            log.error("a connection failed in the gateway: %s in %s", *told(error))
+            self._cause = "failed"
+            self.leave()
+            self.end(CloseCode.INTERNAL, "the server failed to say what is next")
+
+    def _flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
         if self._next_piece is not None or self.gone or not self._peer.writable:

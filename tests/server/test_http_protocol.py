@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from websockets.frames import Opcode
 
+from realtime.transport import http_protocol
 from realtime.transport.http_protocol import HttpLimits
 from realtime.transport.request_parser import MOST_HEADERS
 from realtime.transport.small_reads import READ_BYTES
+from realtime.work_ledger import PayerWork
 from tests.server.asgi_app_server import (
     App,
     Events,
@@ -321,6 +323,62 @@ async def test_what_a_peer_sends_at_once_is_parsed_in_pieces(monkeypatch: pytest
         assert b"200 OK" in await peer.read_response()
         assert sum(sizes) > len(body)
         assert max(sizes) <= READ_BYTES
+
+
+async def test_a_request_that_came_behind_another_waits_until_what_is_owed_has_been_paid() -> None:
+    done = list[str]()
+    paying = set[asyncio.Task[None]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        done.append("request")
+        if not paying:
+            work = server.http.ledger.of("127.0.0.1")
+            work.owe(10_000)
+            paying.add(asyncio.create_task(work.do(lambda: done.append("paid"))))
+            await asyncio.sleep(0)
+        await answer(send, b"hello")
+
+    async with serving(app, share=1e6) as server, raw_socket(server) as peer:
+        await peer.send(2 * WHOLE)
+        for _ in range(2):
+            await peer.read_response()
+            assert await peer.read(5) == b"hello"
+        assert done == ["request", "paid", "request"]
+
+
+async def test_one_whose_request_waits_for_its_turn_is_not_awaited_itself() -> None:
+    others_turn = asyncio.Event()
+
+    async def others(work: PayerWork) -> None:
+        async with work._line:
+            await others_turn.wait()
+
+    turns = list[asyncio.Task[None]]()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if not turns:
+            turns.append(asyncio.create_task(others(server.http.ledger.of("127.0.0.1"))))
+            await asyncio.sleep(0)
+        await answer(send, b"hello")
+
+    async with serving(app, http_limits=LENIENT, **KEPT) as server, raw_socket(server) as peer:
+        await peer.send(2 * WHOLE)
+        await peer.read_response()
+        assert await peer.read(5) == b"hello"
+        assert not server.http.pending
+        others_turn.set()
+        await peer.read_response()
+        assert await peer.read(5) == b"hello"
+        assert len(server.http.pending) == 1
+
+
+async def test_who_asks_pays_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "ANSWER_S", 1000.0)
+    async with serving(hello) as server, raw_socket(server) as peer:
+        work = server.http.ledger.of("127.0.0.1")
+        assert work.is_free
+        await ask(peer)
+        assert not work.is_free
 
 
 async def test_a_body_that_goes_on_behind_its_answer_ends_the_connection_and_the_answer_arrives() -> None:

@@ -112,3 +112,23 @@ async def test_a_peer_that_goes_on_and_on_behind_a_close_is_cut_off() -> None:
         await pour(peer, masked(Opcode.BINARY, bytes(4096)) * 10_000)
         with contextlib.suppress(ConnectionError):  # by a reset, where bytes of ours were not read yet
             await peer.read_rest()
+
+
+async def test_of_a_payers_messages_that_never_end_few_are_held_on_however_many_connections() -> None:
+    limits = WebSocketLimits(close_timeout_s=2, most_held=1)
+    message = masked(Opcode.BINARY, bytes(190_000))
+    async with (
+        serving(echo, limits, ws_max_size=200_000) as server,
+        raw_peer(server) as one,
+        raw_peer(server) as other,
+    ):
+        heard = {asyncio.create_task(peer.read_frame()): peer for peer in (one, other)}
+        sending = [asyncio.create_task(pour(peer, message[:-1])) for peer in (one, other)]
+        (first,), _ = await asyncio.wait(heard, return_when=asyncio.FIRST_COMPLETED)
+        opcode, data = first.result()
+        assert (opcode, int.from_bytes(data[:2], "big")) == (Opcode.CLOSE, 1013)
+        heard.pop(first).socket.close()
+        await asyncio.wait(sending)
+        ((echoed, peer),) = heard.items()
+        await peer.send(message[-1:])
+        assert await echoed == (Opcode.BINARY, bytes(190_000))

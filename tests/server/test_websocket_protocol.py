@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 
 import pytest
@@ -248,6 +249,27 @@ async def test_a_stop_during_the_handshake_is_answered_with_503() -> None:
         assert (await events.next())["type"] == "websocket.disconnect"
         peer.socket.close()
         await stopping
+
+
+async def test_a_stop_during_the_handshake_of_one_that_is_gone_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        while (await receive())["type"] != "websocket.disconnect":
+            pass
+
+    def gone() -> None:
+        raise OSError(errno.ENOTCONN, "it has reset the connection, and that has not been read")
+
+    async with serving(app) as server, raw_socket(server) as peer:
+        await peer.send(upgrade("/"))
+        await asked.wait()
+        (connection,) = server.state.connections
+        monkeypatch.setattr(connection.transport, "write_eof", gone)
+        await server.stop()
 
 
 async def test_a_stop_leaves_the_apps_own_close_code() -> None:

@@ -16,6 +16,7 @@ from realtime.websocket.cause_by_close_code import cause_of
         (1001, "the tab was closed", "closed"),
         (1005, None, "closed"),
         (1006, "", "lost"),
+        (1013, "too much of what you send is under way", "refused"),
         (None, None, "lost"),
         (1006, TOOK_NOTHING, "slow"),
         (1000, TOOK_NOTHING, "closed"),

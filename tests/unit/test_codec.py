@@ -108,6 +108,12 @@ def test_a_bias_out_of_range_is_named_with_its_range(codec: Codec, bad: Any) -> 
     assert "a number from -100 to 100" in refusal.message
 
 
+def test_a_bias_of_a_token_beyond_64_bits_is_refused_where_those_cannot_be_said() -> None:
+    refusal = refused(MSGPACK, packed(MSGPACK, start(params={"logit_bias": {str(2**64): 1}})))
+    assert refusal.code == "invalid_params"
+    assert "`params.logit_bias" in refusal.message
+
+
 @CODECS
 @pytest.mark.parametrize(
     ("said", "says"),

@@ -309,6 +309,7 @@ def test_a_connection_has_one_token_to_try(engine: SimulatedEngine, connect: Con
         api.framed(msgspec.msgpack.encode(["Join", 7])),
         api.framed(msgspec.msgpack.encode(["Join", "??"]).replace(b"??", b"\xff\xfe")),  # no text
         api.framed(msgspec.msgpack.encode(["Join", "s" * 8000])),
+        api.framed(b"\x93\xa4Join\xa1s" + 3000 * b"\x91" + b"\xc0"),  # nested too deeply
     ],
 )
 def test_what_is_no_join_is_refused_before_it_is_read(
@@ -375,6 +376,18 @@ def test_a_gateway_that_sends_no_commands_is_refused_and_its_streams_end(
     assert gateway.hear() == api.Failed(NO_MESSAGE)
     assert engine.next_commands() == [api.Cancel(number)]
     assert engine.commands.empty()
+
+
+@only_sockets
+def test_commands_that_cannot_be_taken_end_their_gateway_with_all_that_it_began(
+    engine: SimulatedEngine, connect: Connect
+) -> None:
+    """A prompt of which no journal can be kept: its tokens are none of 32 bits."""
+    gateway = connect()
+    (number,) = with_streams(engine, gateway, 1)
+    gateway.send([replace(submit(2), tokens=[2**31], keep=api.Keep(b"key", b"record"))])
+    assert gateway.hear() is None
+    assert engine.next_commands() == [api.Cancel(number)]
 
 
 # -- several ---------------------------------------------------------------------------------------

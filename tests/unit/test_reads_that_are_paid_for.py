@@ -68,6 +68,22 @@ async def test_who_has_much_parsed_is_parsed_and_read_again_when_that_is_paid_fo
     assert connection.transport.reads
 
 
+async def test_what_was_read_all_the_same_waits_behind_it() -> None:
+    """uvicorn reads on by itself where a body has ended that nobody awaited."""
+    work = PayerWork(share=1e6)
+    connection = Connection(work)
+    work.owe(1000)
+    connection.read(b"first")
+    connection.transport.resume_reading()
+    connection.read(b"second")
+    assert not connection.transport.reads
+    async with asyncio.timeout(10):
+        assert await connection.received.get() == b"first"
+        assert await connection.received.get() == b"second"
+    await asyncio.sleep(0)
+    assert connection.transport.reads
+
+
 async def test_for_nobody_nothing_is_parsed() -> None:
     work = PayerWork()
     connection = Connection(work)
@@ -77,6 +93,17 @@ async def test_for_nobody_nothing_is_parsed() -> None:
     work = connection.work = PayerWork()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
+    assert connection.received.empty()
+
+
+async def test_nor_for_one_that_is_being_closed() -> None:
+    work = PayerWork(share=1e6)
+    connection = Connection(work)
+    work.owe(1000)
+    connection.read(b"too late")
+    connection.transport.aborted = True
+    assert connection._late is not None
+    await asyncio.wait([connection._late], timeout=10)
     assert connection.received.empty()
 
 

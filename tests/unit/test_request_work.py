@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -14,7 +15,11 @@ from realtime.hub.observers import Caller
 from realtime.pieces import in_one
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import LOCAL
+from realtime.transport import http_protocol, websocket_protocol
+from realtime.transport.http_protocol import HttpLimits
+from realtime.transport.websocket_protocol import WebSocketLimits
 from realtime.work_budget import BURST_S, steering_s
+from realtime.work_ledger import WorkLedger
 from tests.fakes.work_clock import a_millisecond_a_piece
 
 
@@ -98,3 +103,13 @@ async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
         task.cancel()
     await asyncio.wait(waiting)
     assert not work._waiting
+
+
+def test_bytes_and_requests_are_paid_for_from_one_ledger_though_nobody_has_paid_into_it_yet() -> None:
+    ledger = WorkLedger()
+    http: Any = http_protocol.protocol_class(HttpLimits(), ledger=ledger)
+    websocket: Any = websocket_protocol.protocol_class(WebSocketLimits(), ledger=ledger)
+    assert http.ledger is ledger
+    assert websocket.ledger is ledger
+    asked = RequestWork(ledger).of(Caller("http", address="10.0.0.1"))
+    assert asked is ledger.of("10.0.0.1")

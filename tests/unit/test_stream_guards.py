@@ -292,6 +292,7 @@ def test_what_is_spent_is_spent_once(budget: Budget, written: str) -> None:
         ({"regex": "a*"}, "found where nothing stands"),
         ({"regex": "(?=a)b"}, "looks ahead"),
         ({"regex": "(a"}, "no regular expression"),
+        ({"regex": "(?a)(?u)a"}, "no regular expression"),
         ({"regex": "a{600}"}, "more than 512"),
         ({"regex": "a" * 513}, "513 characters"),
         ({"regex": "a", "tool": "b"}, "one of `regex`"),

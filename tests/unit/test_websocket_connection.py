@@ -207,3 +207,31 @@ async def test_a_handshakes_trace_is_no_longer_than_a_frames_may_be(length: int)
     await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
     (frame,) = received
     assert frame.traceparent == (length * "x" if length == 256 else None)
+
+
+async def test_a_connection_whose_events_cannot_be_said_ends_and_no_other_with_it() -> None:
+    class Broken(Client):
+        def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
+            if self.started.empty():
+                super().write(messages, text=text, ping=ping)
+            else:
+                raise OverflowError
+
+    server, clients = SimulatedServer(SIZE, window=64), [Broken(), Client()]
+    serving = [
+        asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+        for client in clients
+    ]
+    broken, other = clients
+    for name, client in zip("ab", clients, strict=True):
+        client.say(start(name, params=Params(max_tokens=9, ignore_eos=True)))
+        while all(stream.request_id != name for stream in server.hub.streams):  # noqa: ASYNC110 - a task's turn
+            await asyncio.sleep(0)
+    while "b" not in other.ended:
+        server.tick()
+    while broken.closed is None:  # noqa: ASYNC110 - and another's
+        await asyncio.sleep(0)
+    assert broken.closed == protocol.CloseCode.INTERNAL
+    for client in clients:
+        client.hang_up()
+    await asyncio.gather(*serving)
