@@ -117,8 +117,8 @@ class Gateway:
             await engine.close()
         return cost_s / steps * 1e6
 
-    def _hear(self, news: News) -> None:
-        self._steps += 1
+    def _hear(self, news: list[News]) -> None:
+        self._steps += len(news)
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""Gateway throughput: events a second beside a server that only sends, how soon a short answer is there, and
+"""Gateway throughput: tokens a second beside a server that only sends, how soon a short answer is there, and
 the memory of idle streams and connections.
 
 The engine is the toy in its own process, so that what is measured is the gateway's core: streams, text,
 encoding, sockets. The peer is a bare `websockets` server that sends ready-made frames of the same size from
-memory, which is as fast as a Python WebSocket server gets by that library.
+memory, one for each token, which is as fast as a Python WebSocket server gets by that library.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ async def waits_ms(url: str, frame: str, last: str) -> float:
     return statistics.median(waits)
 
 
-def midstream_rate() -> tuple[float, float, float]:
-    """Events a second, events a CPU second of the gateway process, and how long a short answer takes."""
+def midstream_rate() -> tuple[float, float, float, float]:
+    """Tokens a second, tokens a CPU second of the gateway process, how long a short answer takes, and tokens
+    an event."""
     params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
     start = {
         "type": "start",
@@ -80,7 +81,9 @@ def midstream_rate() -> tuple[float, float, float]:
         events, seconds = asyncio.run(read_all(url, json.dumps(start), 10**9))
         cpu = cpu_s(server.process.pid) - before
         short = start | {"request_id": "short NUMBER", "params": params | {"max_tokens": SHORT}}
-        return events / seconds, events / cpu, asyncio.run(waits_ms(url, json.dumps(short), '"final"'))
+        wait_ms = asyncio.run(waits_ms(url, json.dumps(short), '"final"'))
+        tokens = CONNECTIONS * TOKENS
+        return tokens / seconds, tokens / cpu, wait_ms, tokens / events
 
 
 def bare_rate() -> tuple[float, float, float]:
@@ -161,21 +164,22 @@ async def memory(server: ServerProcess) -> tuple[float, float]:
 
 
 def measure() -> list[Figure]:
-    ours, ours_per_cpu, ours_ms = midstream_rate()
+    ours, ours_per_cpu, ours_ms, tokens_an_event = midstream_rate()
     bare, bare_per_cpu, bare_ms = bare_rate()
     with ServerProcess("--model", "toy", "--streams-per-connection", "2000") as server:
         per_stream, per_connection = asyncio.run(memory(server))
     peer = "bare websockets server"
     return [
-        Figure(f"token events, {CONNECTIONS} connections", ours, "events/s", "", ours / bare, peer),
+        Figure(f"tokens, {CONNECTIONS} connections", ours, "tok/s", "", ours / bare, peer),
         Figure(
-            "token events a gateway CPU second",
+            "tokens a gateway CPU second",
             ours_per_cpu,
-            "events/s",
+            "tok/s",
             "",
             ours_per_cpu / bare_per_cpu,
             peer,
         ),
+        Figure("tokens an event, where they come faster than they are told", tokens_an_event, ""),
         Figure(peer, bare, "events/s"),
         Figure(f"{peer}, a CPU second", bare_per_cpu, "events/s"),
         Figure(f"a short answer of {SHORT} tokens, p50", ours_ms, "ms", "", ours_ms / bare_ms, peer),

@@ -1,9 +1,9 @@
-"""Metrics overhead: the gateway's events a second with metrics on beside the same with metrics off.
+"""Metrics overhead: the gateway's tokens a second with metrics on beside the same with metrics off.
 
 Whole servers in turn, one of each a pair, say it as users would see it; but the machine is not the same from
 one run to the next, and by more than is looked for. So it is measured once more in one process, where nothing
 but counting differs: two gateways without sockets receive the same steps in turn, and what counting costs
-an event is held against what a whole gateway's CPU second is worth.
+a token is held against what a whole gateway's CPU second is worth.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ TURNS, STEPS_A_TURN = 400, 20
 
 
 def run(metrics: str) -> tuple[float, float]:
-    """Events a second, and events a CPU second of the gateway."""
+    """Tokens a second, and tokens a CPU second of the gateway."""
     params = {"temperature": 0, "ignore_eos": True, "max_tokens": TOKENS}
     credit = {"limit": TOKENS}
     start = {"type": "start", "request_id": "NUMBER", "prompt": "Hello", "params": params, "credit": credit}
     with ServerProcess("--model", "toy", "--metrics", metrics) as server:
         before = _cpu_s(server.process.pid)
-        events, seconds = asyncio.run(read_all(f"ws://{server.host}/v1/realtime", json.dumps(start), 10**9))
-        return events / seconds, events / (_cpu_s(server.process.pid) - before)
+        _, seconds = asyncio.run(read_all(f"ws://{server.host}/v1/realtime", json.dumps(start), 10**9))
+        tokens = CONNECTIONS * TOKENS
+        return tokens / seconds, tokens / (_cpu_s(server.process.pid) - before)
 
 
 def _cpu_s(pid: int) -> float:
@@ -139,7 +140,7 @@ class Gateway:
         """CPU seconds that it takes."""
         before = time.process_time()
         for output in outputs:
-            self._hub.receive_step(0, output)
+            self._hub.receive_steps(0, [output])
         return time.process_time() - before
 
 
@@ -170,11 +171,11 @@ def measure() -> list[Figure]:
     rate, rate_of_cpu = (median(on[which] for on, _ in pairs) for which in (0, 1))
     ratio, ratio_of_cpu = (median(on[which] / off[which] for on, off in pairs) for which in (0, 1))
     cost_s = more_an_event()
-    name = f"token events with metrics on, {CONNECTIONS} connections"
+    name = f"tokens with metrics on, {CONNECTIONS} connections"
     return [
-        Figure(name, rate, "events/s", goal, ratio, peer),
-        Figure("the same a gateway CPU second", rate_of_cpu, "events/s", goal, ratio_of_cpu, peer),
-        Figure("counting, an event", 1e6 * cost_s, "us"),
+        Figure(name, rate, "tok/s", goal, ratio, peer),
+        Figure("the same a gateway CPU second", rate_of_cpu, "tok/s", goal, ratio_of_cpu, peer),
+        Figure("counting, a token", 1e6 * cost_s, "us"),
         Figure("counting, of a gateway CPU second", 100 * cost_s * rate_of_cpu, "%", "<= 3"),
     ]
 

@@ -22,6 +22,7 @@ from realtime.certificates import Certificates
 from realtime.fleet import socket_link
 from realtime.fleet.address import Address
 from realtime.fleet.socket_link import WHERE_CERTIFICATES_DIFFER
+from realtime.fleet.watched_engine import Hear
 
 # It reads these when it is imported. What it logs comes as errors, too, once; and its own event engine wakes
 # three threads for a message, where the poller that it had before wakes one, for 0.6 of the processor's time.
@@ -41,20 +42,20 @@ OPTIONS = [
 
 
 class GrpcLink:
-    """`on_message` is called for each message, `on_closed` when there will be no more."""
+    """`on_messages` is called for each message alone, `on_closed` when there will be no more."""
 
     def __init__(
         self,
         address: Address,
         token: str,
         certificates: Certificates,
-        on_message: Callable[[api.AnyMessage], None],
+        on_messages: Hear,
         on_closed: Callable[[], None],
     ) -> None:
         self._address = address
         self._token = token
         self._certificates = certificates
-        self._on_message = on_message
+        self._on_messages = on_messages
         self._on_closed = on_closed
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._encoder = msgspec.msgpack.Encoder()
@@ -79,7 +80,7 @@ class GrpcLink:
             raise OSError(f"nothing answered there for {socket_link.CONNECT_S:g} s") from None
         except grpc.aio.AioRpcError as error:
             raise OSError(self._why(error)) from None
-        self._on_message(api.Prepared())  # one that can be connected to has its model
+        self._on_messages([api.Prepared()])  # one that can be connected to has its model
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     def _connected(self) -> Any:
@@ -107,11 +108,11 @@ class GrpcLink:
     async def _read(self) -> None:
         try:
             while (data := await self._call.read()) is not grpc.aio.EOF:
-                self._on_message(self._decoder.decode(unwrapped(data)))
+                self._on_messages([self._decoder.decode(unwrapped(data))])
         except (ValueError, msgspec.MsgspecError, RecursionError):
-            self._on_message(api.Failed("what it says is no message of an engine"))
+            self._on_messages([api.Failed("what it says is no message of an engine")])
         except grpc.aio.AioRpcError as error:
-            self._on_message(api.Failed(self._why(error)))
+            self._on_messages([api.Failed(self._why(error))])
         finally:
             self.kill()
             self._on_closed()

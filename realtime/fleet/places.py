@@ -151,6 +151,6 @@ def _own(options: Options, entry: ModelEntry, engines: int) -> Connect:
     if engines > 1 and not entry.options.threads:
         made_by = structs.replace(made_by, threads=threads_each(engines))
     if options.engine == "thread":
-        return lambda on_message, on_closed: ThreadLink(made_by, on_message, on_closed)
+        return lambda on_messages, on_closed: ThreadLink(made_by, on_messages, on_closed)
     spares = forked_spares() if wants_spare(options) else None
-    return lambda on_message, on_closed: ProcessLink(made_by, on_message, on_closed, spares)
+    return lambda on_messages, on_closed: ProcessLink(made_by, on_messages, on_closed, spares)

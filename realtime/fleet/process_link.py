@@ -17,22 +17,24 @@ import msgspec
 
 from engine import api
 from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
+from realtime.fleet.watched_engine import Hear
 
 CLOSE_S = 5.0
 
 
 class ProcessLink(asyncio.Protocol):
-    """One engine process. `on_message` is called for each message, `on_closed` when there will be no more."""
+    """One engine process. `on_messages` is told those that come together, `on_closed` that there will be no
+    more."""
 
     def __init__(
         self,
         options: api.EngineOptions,
-        on_message: Callable[[api.AnyMessage], None],
+        on_messages: Hear,
         on_closed: Callable[[], None],
         spares: ForkedSpares | None = None,
     ) -> None:
         self._options = options
-        self._on_message = on_message
+        self._on_messages = on_messages
         self._on_closed = on_closed
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
@@ -113,12 +115,16 @@ class ProcessLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
-        for encoded in self._messages.of(data):
-            message = self._decoder.decode(encoded)
+        messages = [self._decoder.decode(encoded) for encoded in self._messages.of(data)]
+        if not self._loaded:
+            self._look_how_far(messages)
+        self._on_messages(messages)
+
+    def _look_how_far(self, messages: list[api.AnyMessage]) -> None:
+        for message in messages:
             self._loaded = self._loaded or not isinstance(message, api.Starting | api.Prepared)
             if self._process is None and isinstance(message, api.Prepared):
                 self._process = AdoptedProcess(message.pid)
-            self._on_message(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._on_closed()

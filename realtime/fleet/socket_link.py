@@ -15,26 +15,27 @@ import msgspec
 from engine import api
 from realtime.certificates import Certificates
 from realtime.fleet.address import Address
+from realtime.fleet.watched_engine import Hear
 
 CONNECT_S = 3.0
 WHERE_CERTIFICATES_DIFFER = "as where our certificate is not what the engine asks for"
 
 
 class SocketLink(asyncio.Protocol):
-    """`on_message` is called for each message, `on_closed` when there will be no more."""
+    """`on_messages` is called for those that come together, `on_closed` when there will be no more."""
 
     def __init__(
         self,
         address: Address,
         token: str,
         certificates: Certificates,
-        on_message: Callable[[api.AnyMessage], None],
+        on_messages: Hear,
         on_closed: Callable[[], None],
     ) -> None:
         self._address = address
         self._token = token
         self._certificates = certificates
-        self._on_message = on_message
+        self._on_messages = on_messages
         self._on_closed = on_closed
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._messages = api.Messages()
@@ -51,7 +52,7 @@ class SocketLink(asyncio.Protocol):
         except TimeoutError:
             raise OSError(f"nothing answered there for {CONNECT_S:g} s") from None
         self._write(api.encoded(api.Join(self._token)))
-        self._on_message(api.Prepared())  # one that can be connected to has its model
+        self._on_messages([api.Prepared()])  # one that can be connected to has its model
 
     async def _connect(self) -> None:
         loop, address = asyncio.get_running_loop(), self._address
@@ -83,17 +84,19 @@ class SocketLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._has_spoken = True
+        messages = list[api.AnyMessage]()
         try:
             for message in self._messages.of(data, api.LARGEST_NEWS):
-                self._on_message(self._decoder.decode(message))
+                messages.append(self._decoder.decode(message))
             if self._messages.too_large:
                 raise ValueError("a message is too large")
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            self._on_message(api.Failed("what it says is no message of an engine"))
+            messages.append(api.Failed("what it says is no message of an engine"))
             self.kill()
+        self._on_messages(messages)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._address.is_tls and not self._has_spoken:
             why = "it ends the connection before it says anything"
-            self._on_message(api.Failed(f"{why}, {WHERE_CERTIFICATES_DIFFER}"))
+            self._on_messages([api.Failed(f"{why}, {WHERE_CERTIFICATES_DIFFER}")])
         self._on_closed()

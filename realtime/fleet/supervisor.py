@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from typing import NamedTuple, cast
 
 from engine import api
 from realtime.backoff import Backoff
@@ -166,14 +167,15 @@ class Supervisor:
             else:
                 return
 
-    def _receive_news(self, news: News) -> None:
+    def _receive_news(self, news: list[News]) -> None:
         if not self._up.is_set():
             return  # it has been given nothing yet, and has no news
-        match news:
-            case api.StepOutput():
-                self._hub.receive_step(self._number, news)
-            case _:
-                self._hub.receive_answer(self._number, news)
+        for kind, some in groupby(news, type):
+            if kind is api.StepOutput:
+                self._hub.receive_steps(self._number, cast(list[api.StepOutput], list(some)))
+            else:
+                for answer in cast(Iterator[api.Answer], some):
+                    self._hub.receive_answer(self._number, answer)
 
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():

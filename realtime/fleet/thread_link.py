@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine import api
+from realtime.fleet.watched_engine import Hear
 
 log = logging.getLogger("midstream")
 
@@ -19,7 +20,7 @@ class ThreadLink:
     def __init__(
         self,
         options: api.EngineOptions,
-        on_message: Callable[[api.AnyMessage], None],
+        on_messages: Hear,
         on_closed: Callable[[], None],
     ) -> None:
         from engine.thread import EngineThread  # brings torch with it: only where it was asked for
@@ -31,7 +32,7 @@ class ThreadLink:
                 loop.call_soon_threadsafe(call, *arguments)
 
         self._thread = EngineThread(
-            options, lambda message: cross(on_message, message), lambda: cross(on_closed)
+            options, lambda message: cross(on_messages, [message]), lambda: cross(on_closed)
         )
 
     async def prepare(self) -> None:

@@ -34,7 +34,9 @@ class Link(Protocol):
 
 
 News = api.StepOutput | api.Answer
-Connect = Callable[[Callable[[api.AnyMessage], None], Callable[[], None]], Link]
+OfItself = api.Starting | api.Prepared | api.Hello | api.Failed | api.Leaving
+Hear = Callable[[list[api.AnyMessage]], None]  # what has come together
+Connect = Callable[[Hear, Callable[[], None]], Link]
 
 
 class WatchedEngine:
@@ -45,19 +47,19 @@ class WatchedEngine:
         self.prepared = False  # whether it has loaded what any model needs, and waits
         self.closed = asyncio.Event()
         self.spent = asyncio.Event()  # opened, or closed: a spare no more
-        self._on_news: Callable[[News], None] | None = None
+        self._on_news: Callable[[list[News]], None] | None = None
         self._on_closed: Callable[[WatchedEngine], None] | None = None
         self._spoke = asyncio.Event()
         self._hello: api.Hello | None = None
         self._failure: str | None = None
-        self._link = connect(self._receive_message, self.give_up)
+        self._link = connect(self._receive, self.give_up)
 
     async def prepare(self) -> None:
         await self._link.prepare()
 
     async def open(
         self,
-        on_news: Callable[[News], None],
+        on_news: Callable[[list[News]], None],
         on_closed: Callable[[WatchedEngine], None],
         *,
         answer_s: float,
@@ -115,10 +117,21 @@ class WatchedEngine:
             return self.closed.is_set()
         return True
 
-    def _receive_message(self, message: api.AnyMessage) -> None:
+    def _receive(self, messages: list[api.AnyMessage]) -> None:
         if self.closed.is_set():
             return
         self._spoke.set()
+        news = list[News]()
+        for message in messages:
+            if isinstance(message, News):
+                news.append(message)
+            else:
+                self._receive_of_itself(message)
+        if news:
+            assert self._on_news is not None, "nothing is computed before it is opened"
+            self._on_news(news)
+
+    def _receive_of_itself(self, message: OfItself) -> None:
         match message:
             case api.Starting():
                 pass  # to be heard is all that it is for
@@ -132,6 +145,3 @@ class WatchedEngine:
                 self._failure = why
             case api.Leaving():
                 self.leaves = True
-            case news:
-                assert self._on_news is not None, "nothing is computed before it is opened"
-                self._on_news(news)

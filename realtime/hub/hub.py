@@ -189,7 +189,7 @@ class Hub:
         for event in told:
             if isinstance(event, protocol.Error):
                 self._note_error(event, self._subscriptions.listener_of(stream))
-        if stream.ended:
+        if stream.final is not None:
             self._unsubscribe_if_done(stream)
         return told
 
@@ -209,9 +209,9 @@ class Hub:
 
     # -- from engines ----------------------------------------------------------------------------
 
-    def receive_step(self, number: int, output: api.StepOutput) -> None:
-        """One step's news, to everybody whom it concerns."""
-        self._incoming.receive(number, output)
+    def receive_steps(self, number: int, outputs: list[api.StepOutput]) -> None:
+        """The news of steps that came together, to everybody whom they concern."""
+        self._incoming.receive(number, outputs)
 
     def receive_answer(self, number: int, answer: api.Answer) -> None:
         """What the engine of this number says of what it keeps, or was asked for."""

@@ -70,13 +70,14 @@ class IncomingNews:
             next_turn=partial(call_later, 0),
         )
 
-    def receive(self, number: int, output: api.StepOutput) -> None:
-        """A step of the engine of this number."""
+    def receive(self, number: int, outputs: list[api.StepOutput]) -> None:
+        """Steps of the engine of this number, which came together: each listener is given all at once."""
         engine = self._serving.engines[number]
-        engine.stepped(output)
         now = self._clock()
-        self._observer.stepped(number, output, now)
-        self._lines.add(StepNews(engine, output, now))
+        for output in outputs:
+            engine.stepped(output)
+            self._observer.stepped(number, output, now)
+        self._lines.add([StepNews(engine, output, now) for output in outputs])
 
     def finish(self) -> None:
         """Take in all that waits now."""
@@ -87,23 +88,25 @@ class IncomingNews:
         entry = self._registry.by_number(stream)
         return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
 
-    def _weight(self, one: StreamNews) -> int:
-        news, entry = one.news, self._registry.by_number(one.news.stream)
+    def _weight(self, news: api.News) -> int:
+        tokens, entry = len(news.tokens), self._registry.by_number(news.stream)
         if entry is not None and entry.stream.reading:
             return NEWS_A_TURN
-        tokens = len(news.tokens)
         if entry is not None and entry.stream.context.guards is not None:
             # What they have to read again is more of it, and nothing behind it is in the same turn.
             tokens = NEWS_A_TURN if news.changes else GUARDED_TOKEN * tokens
         elif news.changes:
             tokens += sum(map(_read, news.changes))
-        return max(tokens, FINAL_NEWS if news.finish is not None else 1)
+        if news.finish is not None:
+            return max(tokens, FINAL_NEWS)
+        return tokens or 1
 
     def _take_in(self, some: list[StreamNews]) -> None:
         computed, moved = defaultdict[str, int](int), defaultdict[ServingEngine, list[Stream]](list)
+        later = list[StreamNews]()
         with self._waking() as wake:
             for one in some:
-                entry = self._take_in_one(one)
+                entry = self._take_in_one(one, later)
                 if entry is None:
                     continue
                 news = one.news
@@ -113,6 +116,8 @@ class IncomingNews:
                 if news.tokens or news.changes:
                     moved[one.step.engine].append(entry.stream)
                 wake(entry.stream)
+            for one in reversed(later):
+                self._lines.more(one)
             for tenant, tokens in computed.items():
                 self._quotas.count(tenant, tokens)
             for engine, streams in moved.items():
@@ -124,8 +129,8 @@ class IncomingNews:
             self._serving.flush()
         self._observer.delivered(step.engine.number, step.output)
 
-    def _take_in_one(self, one: StreamNews) -> LiveStream | None:
-        """Returns whose they were, if they are taken in."""
+    def _take_in_one(self, one: StreamNews, later: list[StreamNews]) -> LiveStream | None:
+        """Returns whose they were, if they are taken in. `later`: what is to come before all that waits."""
         news, engine = one.news, one.step.engine
         entry = self._registry.by_number(news.stream)
         if entry is None or entry.engine is not engine:
@@ -133,19 +138,19 @@ class IncomingNews:
             return None
         stream = entry.stream
         reads = stream.reading
-        if reads and news != api.News(news.stream):  # a fork: it reads first what it begins with
-            self._lines.more(one)
-            self._read_on(one)
+        if reads and news != api.News(news.stream):  # it reads first what it began with, or what was put in
+            later += _reading_on(one), one
             return None
-        entry.hear(news, again=one.is_more)
+        if stream.keeping is not None and not one.is_more:
+            stream.keeping.hear(news)
         steers = news.changes or news.early or news.finish is not None or news.admitted is not None
         if steers or reads or stream.context.guards is not None:
-            self._take_in_more(entry, one)
+            self._take_in_more(entry, one, later)
         else:
             self._tell(entry, news, one.step.at)
         return entry
 
-    def _take_in_more(self, entry: LiveStream, one: StreamNews) -> None:
+    def _take_in_more(self, entry: LiveStream, one: StreamNews, later: list[StreamNews]) -> None:
         """What may be more than that it has more tokens."""
         stream, news, now = entry.stream, one.news, one.step.at
         if news.admitted is not None:
@@ -160,7 +165,7 @@ class IncomingNews:
             self._observer.guarded(stream, action)
         self.time_hold(entry)
         if stream.reading:
-            self._read_on(one)
+            later.append(_reading_on(one))
         elif entry.reads_for:
             entry.reads_for = []
         if news.admitted is not None and not (news.tokens or news.changes) and stream.out_of_credit:
@@ -169,10 +174,6 @@ class IncomingNews:
     def _take_of_nobody(self, engine: ServingEngine, news: api.News) -> None:
         if not self._take_elsewhere(engine, news):
             self._observer.discarded(len(news.tokens))
-
-    def _read_on(self, one: StreamNews) -> None:
-        """With its next news, be they none."""
-        self._lines.more(replace(one, news=api.News(one.news.stream), is_more=True))
 
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
         """Whoever asked for what takes effect in it pays, also where it is read long after."""
@@ -210,6 +211,11 @@ class IncomingNews:
         entry.note(Released())
         entry.released = True
         self._serving.flush()
+
+
+def _reading_on(one: StreamNews) -> StreamNews:
+    """With its next news, be they none."""
+    return replace(one, news=api.News(one.news.stream), is_more=True)
 
 
 def _computed(change: api.AnyChange) -> int:

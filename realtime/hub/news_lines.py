@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,11 +31,15 @@ class StepNews(Struct, eq=False):
 
 
 class StreamNews(Struct, eq=False):
-    """What a step did to a stream."""
+    """What a step did to a stream, and how long that takes, as `weight` says."""
 
     step: StepNews
     news: api.News
+    weight: int
     is_more: bool = False  # of what was taken in before
+
+
+_weight_of = attrgetter("weight")
 
 
 class _Waiting(Struct, eq=False):
@@ -50,34 +55,48 @@ class NewsLines:
         take_in: Callable[[list[StreamNews]], None],
         told: Callable[[StepNews], None],
         is_dear: Callable[[int], bool],
-        weight: Callable[[StreamNews], int],
+        weight: Callable[[api.News], int],
         *,
         most: int,
         next_turn: Callable[[Callable[[], None]], object],
     ) -> None:
         """Each line has a slice in each turn of the event loop, of which `most` is the `weight`."""
-        line = partial(Slices[StreamNews], self._take_in, most=most, next_turn=next_turn, weight=weight)
+        line = partial(Slices[StreamNews], self._take_in, most=most, next_turn=next_turn, weight=_weight_of)
         self._plain, self._dear = line(), line()
         self._tell_streams = take_in
         self._told = told
         self._is_dear = is_dear
+        self._weight = weight
+        self._most = most
         self._waiting: dict[int, _Waiting] = {}  # by stream
         self._steps = deque[StepNews]()  # that were not told of
 
-    def add(self, step: StepNews) -> None:
-        step.left = len(step.output.news)
-        self._steps.append(step)
+    def add(self, steps: list[StepNews]) -> None:
+        """Of steps that came together. What is little, where nobody waits, need not stand in line."""
+        weight = self._weight
+        some = [StreamNews(step, news, weight(news)) for step in steps for news in step.output.news]
+        if self._waiting or self._steps or sum(map(_weight_of, some)) > self._most:
+            self._stand_in_line(steps, some)
+        else:
+            self._tell_streams(some)
+            for step in steps:
+                self._told(step)
+
+    def _stand_in_line(self, steps: list[StepNews], some: list[StreamNews]) -> None:
+        for step in steps:
+            step.left = len(step.output.news)
+        self._steps.extend(steps)
         plain, dear = list[StreamNews](), list[StreamNews]()
-        for news in step.output.news:
-            line = self._stand(news.stream)
-            (dear if line is self._dear else plain).append(StreamNews(step, news))
+        for one in some:
+            (dear if self._stand(one.news.stream) is self._dear else plain).append(one)
         self._plain.add(plain)
         self._dear.add(dear)
         self._tell_steps()
 
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
-        self._stand(one.news.stream).first(replace(one, step=replace(one.step, left=1)))
+        again = replace(one, step=replace(one.step, left=1), weight=self._weight(one.news))
+        self._stand(one.news.stream).first(again)
 
     def finish(self) -> None:
         """Take in all that waits now."""

@@ -51,11 +51,6 @@ class LiveStream(Struct, eq=False):
         """The last one of its engine."""
         return 0 if self.engine is None else self.engine.step
 
-    def hear(self, news: api.News, *, again: bool) -> None:
-        """From its engine; `again`: to read on."""
-        if self.stream.keeping is not None and not again:
-            self.stream.keeping.hear(news)
-
     def note(self, told: Told) -> None:
         """For whoever adopts it: what the stream was told, and took, now."""
         keeping = self.stream.keeping
@@ -77,6 +72,7 @@ class StreamRegistry:
         """`detached_limit`: how many streams of a tenant may live that nobody listens to."""
         self._by_key: dict[StreamKey, LiveStream] = {}
         self._by_number: dict[int, LiveStream] = {}
+        self.by_number = self._by_number.get  # asked with every token
         self._detached = DetachedStreams(detached_limit)
         self._ended_streams = EndedStreams()
 
@@ -97,9 +93,6 @@ class StreamRegistry:
 
     def by_key(self, key: StreamKey) -> LiveStream | None:
         return self._by_key.get(key)
-
-    def by_number(self, number: int) -> LiveStream | None:
-        return self._by_number.get(number)
 
     def detach(self, entry: LiveStream, left_by: int) -> list[LiveStream]:
         """A listener is gone, of this number, and its stream waits for another; returns those for which there

@@ -43,6 +43,7 @@ class Slices(Generic[T]):
     def first(self, thing: T) -> None:
         """Before all that waits: more of what is being worked at."""
         self._waiting.appendleft(thing)
+        self._expect_turn()
 
     def clear(self) -> None:
         """What waits need not be done any more."""
@@ -52,6 +53,11 @@ class Slices(Generic[T]):
         """Do all that waits now."""
         while self._waiting:
             self._work(self._slice())
+
+    def _expect_turn(self) -> None:
+        if not self._comes:
+            self._comes = True
+            self._next_turn(self._go_on)
 
     def _go_on(self) -> None:
         self._comes = True

@@ -196,7 +196,7 @@ class Submission:
 
     def progressed(self, engine: ServingEngine, streams: Iterable[Stream]) -> None:
         """These have moved on. Who has ended since is known no more."""
-        live = [stream for stream in streams if not stream.ended]
+        live = [stream for stream in streams if stream.final is None]
         numbers = [stream.number for stream in live]
         engine.progressed(numbers)
         if self._recovery.trusts(engine.number):

@@ -16,10 +16,8 @@ L = TypeVar("L")
 class Subscriptions(Generic[S, L]):
     def __init__(self) -> None:
         self._listener: dict[S, L] = {}
+        self.listener_of = self._listener.get  # asked with every token
         self._streams: dict[L, dict[S, None]] = {}  # in the order in which they were given
-
-    def listener_of(self, stream: S) -> L | None:
-        return self._listener.get(stream)
 
     def subscribe(self, stream: S, listener: L) -> L | None:
         """The stream is this listener's from now on; returns whose it was, if it was another's."""

@@ -43,5 +43,5 @@ class Waking:
         if listener is not None and stream.outbox.waiting:
             listener.wake(stream)
             woken[listener] = None
-        if stream.ended:
+        if stream.final is not None:
             self._retire(stream)

@@ -20,7 +20,7 @@ MOST_AHEAD = AHEAD_BYTES // TOKEN_BYTES  # tokens
 class Credit:
     def __init__(self, asked: protocol.Credit | None, *, window: int) -> None:
         """`asked` is the start's own; without it credit is automatic."""
-        self._automatic = asked is None
+        self.automatic = asked is None
         self._window = window
         self._prefetch = 0 if asked is None else asked.prefetch
         self.limit = window if asked is None else asked.limit  # output tokens that may be sent
@@ -34,7 +34,7 @@ class Credit:
 
     def acknowledge(self, index: int) -> None:
         """The reader has taken output up to `index`."""
-        if self._automatic:
+        if self.automatic:
             self.grant(index + self._window)
 
     def grantable(self, sent: int, *, room: int, token_bytes: int) -> int:

@@ -85,7 +85,7 @@ class Outbox:
         self._interval = interval
         self.shows_tokens = tokens
         self.paused: PauseReason | None = None  # as the listener knows it
-        self._waiting: list[Item] = []
+        self._waiting: list[Item] = []  # tokens among it follow each other
         self._waiting_bytes = 0
         self._waiting_tokens = 0
         self.history_bytes = 0  # about how much memory it takes
@@ -141,6 +141,12 @@ class Outbox:
         self.sent = snapshot.index
         self._know_by(snapshot, lengths)
         self.put(snapshot)
+
+    def put_token(self, index: int, delta: str, token: int, logprob: TokenLogprob | None = None) -> None:
+        """With which nothing else is known."""
+        self._waiting.append(pending := PendingToken(index, delta, token, logprob))
+        self._waiting_tokens += 1
+        self._waiting_bytes += TOKEN_BYTES if logprob is None else pending.bytes
 
     def put(self, item: Item) -> None:
         self._waiting.append(item)
@@ -205,14 +211,6 @@ class Outbox:
         else:
             self.history_bytes -= sum(map(event_bytes, self._history[:count]))
         del self._history[:count]
-
-    def _remember(self, event: StreamEvent) -> None:
-        self._history.append(event)
-        self.history_bytes += event_bytes(event)
-        if len(self._history) > HISTORY_LIMIT:
-            self._forget(1)
-        if self.history_bytes > HISTORY_BYTES:
-            self.shorten_history(HISTORY_BYTES)
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
@@ -299,8 +297,8 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        if not self._replay and (not self._waiting or (len(self._waiting) > 1 and self._must_wait())):
-            return []
+        if self._waiting_tokens == len(self._waiting) and not self._replay:
+            return self._take_tokens()
         events, self._replay, self._replay_bytes = self._replay, [], 0
         kept: list[PendingToken] = []
         ready: list[PendingToken] = []
@@ -321,16 +319,25 @@ class Outbox:
         self._keep(kept)
         return events
 
-    def _must_wait(self) -> bool:
-        """Whether none of the tokens that wait may go out: told without a look at all of them."""
-        if self._waiting_tokens < len(self._waiting):
-            return False
-        first = self._waiting[0]
-        assert isinstance(first, PendingToken)
-        last = min(first.index + len(self._waiting), self.credit.limit)  # behind the last that might
-        if self.paused is not None or last <= first.index:
-            return True
-        return self._whole_intervals(last - first.index, last) == 0
+    def _take_tokens(self) -> list[OutgoingEvent]:
+        """The same where nothing else waits: it is known without a look at all of them which may go out."""
+        events: list[OutgoingEvent] = []
+        waiting: list[PendingToken] = self._waiting  # type: ignore[assignment]
+        if not waiting or self.paused is not None:
+            return events
+        first = waiting[0].index
+        end = min(first + len(waiting), self.credit.limit)  # behind the last that might
+        ready = end - first if self._interval == 1 else self._whole_intervals(end - first, end)
+        if ready == len(waiting):
+            self._waiting, self._waiting_bytes, self._waiting_tokens = [], 0, 0
+            self._send_tokens(events, waiting)
+        elif ready > 0:
+            batch = waiting[:ready]
+            del waiting[:ready]
+            self._waiting_tokens -= ready
+            self._waiting_bytes -= sum(pending.bytes for pending in batch)
+            self._send_tokens(events, batch)
+        return events
 
     def _may_be_sent(self, pending: PendingToken) -> bool:
         return pending.token is None or (self.paused is None and pending.index < self.credit.limit)
@@ -351,19 +358,18 @@ class Outbox:
                 self._send_piece(events, batch[begin:at])
                 begin = at
         if batch:
-            self._send_piece(events, batch[begin:])
+            self._send_piece(events, batch[begin:] if begin else batch)
 
     def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         first = batch[0]
-        tokens, delta = list[int](), ""
-        for pending in batch:
-            delta += pending.delta
-            if pending.token is not None:
-                tokens.append(pending.token)
-        count = len(tokens)
+        if len(batch) == 1:
+            delta, count = first.delta, int(first.token is not None)
+        else:
+            delta = "".join([pending.delta for pending in batch])
+            count = len(batch) - [pending.token for pending in batch].count(None)
         event = Token(request_id=self.request_id, index=first.index, count=count, delta=delta)
         if self.shows_tokens:
-            event.tokens = tokens
+            event.tokens = [pending.token for pending in batch if pending.token is not None]
         if first.logprob is not None:  # then all that are tokens have one
             event.logprobs = [pending.logprob for pending in batch if pending.logprob is not None]
         self.sent = self._listener_index = first.index + count
@@ -393,7 +399,12 @@ class Outbox:
         if not isinstance(event, Error):  # which answers a frame: it is no part of the stream's history
             event.seq = self.seq
             self.seq += 1
-            self._remember(event)
+            self._history.append(event)
+            self.history_bytes += event_bytes(event)
+            if len(self._history) > HISTORY_LIMIT:
+                self._forget(1)
+            if self.history_bytes > HISTORY_BYTES:
+                self.shorten_history(HISTORY_BYTES)
         if event.ref is not None and isinstance(event, Answer):
             self._answers.append(replace(event, params=Params()) if isinstance(event, Adjusted) else event)
             del self._answers[:-MAX_ANSWERED]

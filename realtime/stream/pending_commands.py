@@ -72,27 +72,23 @@ class PendingCommands:
     def __init__(self) -> None:
         self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
-        self._pending: list[PendingCommand] = []
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._pending)
+        self.waiting: list[PendingCommand] = []
 
     def __iter__(self) -> Iterator[PendingCommand]:
-        return iter(self._pending)
+        return iter(self.waiting)
 
     def submit(self, submit: api.Submit, engine: Computing) -> None:
         """To an engine that does not know the stream, and behind it all that had no reply."""
         self.engine = engine
         engine.say(submit)
-        for pending in self._pending:
+        for pending in self.waiting:
             pending.step = engine.step  # each counts its own
-        self._send_made(self._pending)
+        self._send_made(self.waiting)
 
     def adopt(self, engine: Computing, unsaid: Iterable[api.AnyCommand]) -> None:
         """By an engine that knows the stream, and all that was sent but these."""
         self.engine = engine
-        for pending in self._pending:
+        for pending in self.waiting:
             pending.step = engine.step
         for command in unsaid:
             engine.say(command)
@@ -100,9 +96,9 @@ class PendingCommands:
     def request(self, pending: PendingCommand) -> None:
         """Behind all others; what guards have asked for, before what is no command yet, which will be made of
         what stands then."""
-        unmade = [at for at, before in enumerate(self._pending) if before.command is None]
+        unmade = [at for at, before in enumerate(self.waiting) if before.command is None]
         first = pending.verdict is not None or pending.silent
-        self._pending.insert(unmade[0] if unmade and first else len(self._pending), pending)
+        self.waiting.insert(unmade[0] if unmade and first else len(self.waiting), pending)
         self.bytes += _bytes(pending)
         if first or not unmade:
             self._send_made([pending])
@@ -110,20 +106,20 @@ class PendingCommands:
     @property
     def to_make(self) -> PendingCommand | None:
         """The first, where it is no command yet."""
-        pending = self._pending
+        pending = self.waiting
         return pending[0] if pending and pending[0].command is None else None
 
     def make(self, command: api.AnyCommand) -> None:
         """The first comes to this."""
-        self.bytes -= _bytes(self._pending[0])
-        self._pending[0].command = command
-        self.bytes += _bytes(self._pending[0])
-        self._send_made(self._pending)
+        self.bytes -= _bytes(self.waiting[0])
+        self.waiting[0].command = command
+        self.bytes += _bytes(self.waiting[0])
+        self._send_made(self.waiting)
 
     def drop_first(self) -> None:
         """It came to no command."""
         self.pop_replied()
-        self._send_made(self._pending)
+        self._send_made(self.waiting)
 
     def _send_made(self, some: Iterable[PendingCommand]) -> None:
         """Up to one that is no command yet."""
@@ -134,7 +130,7 @@ class PendingCommands:
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands."""
-        replied = self._pending.pop(0)
+        replied = self.waiting.pop(0)
         self.bytes -= _bytes(replied)
         return replied
 
@@ -146,15 +142,15 @@ class PendingCommands:
     @property
     def goes_back(self) -> bool:
         """Whether what is decoded until all is replied will be void."""
-        return bool(self._pending) and any(
+        return bool(self.waiting) and any(
             isinstance(pending.command, api.Truncate)
             or (isinstance(pending.command, api.Append) and pending.command.behind is not None)
-            for pending in self._pending
+            for pending in self.waiting
         )
 
     @property
     def has_verdict(self) -> bool:
-        return any(pending.verdict is not None for pending in self._pending)
+        return any(pending.verdict is not None for pending in self.waiting)
 
     def takes_back(self, index: int) -> bool:
         """Whether a guard will go back to before what was put in there."""
@@ -162,13 +158,13 @@ class PendingCommands:
             pending.verdict is not None
             and isinstance(pending.command, api.Truncate)
             and pending.command.index < index
-            for pending in self._pending
+            for pending in self.waiting
         )
 
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""
-        left = list(self._pending)
-        self._pending.clear()
+        left = list(self.waiting)
+        self.waiting.clear()
         self.bytes = 0
         return left
 

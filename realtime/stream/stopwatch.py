@@ -10,7 +10,7 @@ class Stopwatch:
     def __init__(self, now: float) -> None:
         self._started = now
         self._admitted: float | None = None
-        self._first: float | None = None
+        self.first: float | None = None  # when its first token came
         self._paused_since: float | None = None
         self._paused_s = 0.0
         self._paused_at_first_s = 0.0
@@ -35,8 +35,8 @@ class Stopwatch:
             self._paused_since = None
 
     def token(self, now: float) -> None:
-        if self._first is None:
-            self._first = now
+        if self.first is None:
+            self.first = now
             self._paused_at_first_s = self._paused_s
 
     def running_s(self, now: float) -> float:
@@ -45,7 +45,7 @@ class Stopwatch:
 
     @property
     def ttft_s(self) -> float | None:
-        return None if self._first is None else self._first - self._started
+        return None if self.first is None else self.first - self._started
 
     def timing(self, tokens: int, now: float) -> Timing:
         self.resume(now)
@@ -59,9 +59,9 @@ class Stopwatch:
 
     def _rate(self, tokens: int, now: float) -> float | None:
         """Tokens a second between the first and the last, pauses left out; None where there is no between."""
-        if self._first is None or tokens < 2:
+        if self.first is None or tokens < 2:
             return None
-        decoding_s = now - self._first - (self._paused_s - self._paused_at_first_s)
+        decoding_s = now - self.first - (self._paused_s - self._paused_at_first_s)
         return round((tokens - 1) / decoding_s, 2) if decoding_s > 0 else None
 
 

@@ -201,7 +201,7 @@ class Stream:
     def needs_engine(self) -> bool:
         """Whether there has to be an engine for it: it does not wait for somebody to have it go on, or
         something was asked that only an engine answers."""
-        asked = self._commands.waiting or self._cancelling.asked
+        asked = bool(self._commands.waiting) or self._cancelling.asked
         return not self.concluded and (asked or not self._pausing.holds)
 
     @property
@@ -253,7 +253,7 @@ class Stream:
         """Everything that may go out now."""
         outbox = self.outbox
         events = outbox.take()
-        if self.final is None:
+        if self.credit.granted < self.credit.decode_limit:
             self._send_grant()
         if self.final is not None or outbox.waiting or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
             self._update_memory()
@@ -665,8 +665,8 @@ class Stream:
         if self.output.spans is not None or self.context.guards is not None:
             self._read_on()
         self.counts.decoded += len(news.tokens)
-        if self.concluded:  # before the engine heard that a stop string was met
-            return []
+        if self.final is not None or self._conclusion is not None:
+            return []  # before the engine heard that a stop string was met
         if news.admitted is not None:
             self._receive_admission(news.admitted, now)
         self.counts.forced += news.forced
@@ -674,7 +674,12 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
-        effective = self._receive_changes(news, now) if news.changes or news.finish is not None else []
+        if news.changes or news.finish is not None:
+            effective = self._receive_changes(news, now)
+        elif not news.early and len(self.output.tokens) < self.credit.granted:
+            return []  # tokens alone change its state only where they are the last that it may have
+        else:
+            effective = []
         self._check_transition()
         return effective
 
@@ -714,13 +719,23 @@ class Stream:
 
     def _receive_tokens(self, news: api.News, now: float) -> bool:
         """Returns whether the stream has come to its end with one of them."""
+        output, logprobs = self.output, news.logprobs
         for at, token in enumerate(news.tokens):
-            if self._guarding.withholds:
+            if self._commands.waiting and self._guarding.withholds:
                 return False
-            self._receive_token(token, news.logprobs[at] if news.logprobs else None, now)
-            if self.output.stopped is not None:
+            index = len(output.tokens)
+            delta = output.add(token)
+            logprob = logprobs[at] if logprobs else None
+            told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
+            if self._stopwatch.first is None:
+                self._stopwatch.token(now)
+            if output.spans is None and self.context.guards is None:
+                self.outbox.put_token(index, delta, token, told)
+            else:
+                self._receive_more(index, delta, token, told, now)
+            if output.stopped is not None:
                 self._stop(now)
-            if self.concluded:
+            if self.final is not None or self._conclusion is not None:
                 return True
         return False
 
@@ -740,12 +755,11 @@ class Stream:
             self._resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
-    def _receive_token(self, token: int, logprob: api.Logprob | None, now: float) -> None:
-        index = len(self.output)
-        delta = self.output.add(token)
-        told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
+    def _receive_more(
+        self, index: int, delta: str, token: int, told: protocol.TokenLogprob | None, now: float
+    ) -> None:
+        """A token beside which there may be something, and of which guards may have something to say."""
         beside = self._told.take_beside()
-        self._stopwatch.token(now)
         verdicts: list[Verdict] = []
         if self.context.guards is not None:
             verdicts = self.context.judge(delta, beside, self._stopwatch.running_s(now))
@@ -840,7 +854,7 @@ class Stream:
         return (
             (spans is not None and spans.reading)
             or (guards is not None and guards.reading)
-            or self._commands.to_make is not None
+            or (bool(self._commands.waiting) and self._commands.to_make is not None)
         )
 
     @property

@@ -63,7 +63,9 @@ class TextStream:
             text = self._decode(self._token_bytes.bytes.get(token, b""))
         if self._matcher is not None or self._held:
             text = self._release(text)
-        return self._let_out(text)
+        self.released += len(text)
+        self._text += text.encode()
+        return text
 
     def feed_text(self, text: str) -> str:
         """The same, for a token of which another has read what it says here."""

@@ -106,12 +106,9 @@ class SendBuffer:
         self._released = asyncio.Event()
         self._released.set()
         self._ended = False
+        self.writable = True
         self.gave_up = False  # whether the peer was cut off, since it took nothing
         self._deadline: asyncio.TimerHandle | None = None
-
-    @property
-    def writable(self) -> bool:
-        return self._deadline is None and not self._ended
 
     def write(self, data: bytes) -> None:
         self._written += len(data)
@@ -119,10 +116,12 @@ class SendBuffer:
 
     def pause(self) -> None:
         if not self._ended:
+            self.writable = False
             self._released.clear()
             self._watch()
 
     def resume(self) -> None:
+        self.writable = not self._ended
         self._stop_watching()
         self._released.set()
 

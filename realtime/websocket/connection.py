@@ -315,11 +315,15 @@ class Connection:
             return
         messages, self._replies, self._reply_bytes = self._replies, [], 0
         until_s = 0.0
-        while self._woken and (not until_s or time.monotonic() < until_s):
-            until_s = until_s or time.monotonic() + TURN_S
+        while self._woken:
             stream = next(iter(self._woken))
             del self._woken[stream]
             self._take_events(stream, messages)
+            if self._woken:
+                now_s = time.monotonic()
+                until_s = until_s or now_s + TURN_S
+                if now_s >= until_s:
+                    break
         if messages:
             self._peer.write(messages, text=self._codec.text, ping=self._read_acks.due())
         if self._woken:
@@ -344,7 +348,7 @@ class Connection:
             messages.append(encode(event))
         if tokens:
             self._read_acks.sent(stream, tokens)
-        if stream.ended:
+        if stream.final is not None:
             self._live.discard(stream)
             if stream.all_delivered:
                 self._read_acks.forget(stream)

@@ -13,6 +13,7 @@ from msgspec import Struct
 from realtime.stream.stream import Stream
 
 OPEN_LIMIT = 64  # pings that wait for their pongs
+RARELY = 4  # where only what is kept to be told again hangs on it, so many times as many tokens
 
 
 class ReadPosition(Struct, frozen=True):
@@ -33,8 +34,8 @@ class ReadAcks:
 
     def forget(self, stream: Stream) -> None:
         """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
-        if self._behind.pop(stream, 0) >= self._every:
-            self._due = any(tokens >= self._every for tokens in self._behind.values())
+        if self._is_due(stream, self._behind.pop(stream, 0)):
+            self._due = any(self._is_due(other, tokens) for other, tokens in self._behind.items())
         for _, positions in self._open:
             positions.pop(stream, None)
         while self._open and not self._open[0][1]:
@@ -46,11 +47,15 @@ class ReadAcks:
 
     def sent(self, stream: Stream, tokens: int) -> None:
         self._behind[stream] = behind = self._behind.get(stream, 0) + tokens
-        self._due = self._due or behind >= self._every
+        if behind >= self._every and not self._due:
+            self._due = self._is_due(stream, behind)
+
+    def _is_due(self, stream: Stream, tokens: int) -> bool:
+        return tokens >= (self._every if stream.credit.automatic else RARELY * self._every)
 
     def ask(self, stream: Stream) -> None:
         """It is not known how far the peer has read this stream: a ping is due."""
-        self.sent(stream, self._every)
+        self.sent(stream, RARELY * self._every)
 
     def due(self) -> bytes | None:
         """The payload of the ping that should follow what was just sent, if one should."""

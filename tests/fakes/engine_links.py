@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 from engine import api, toy_model
+from realtime.fleet.watched_engine import Hear
 from realtime.hub.observers import Observer
 
 HELLO = api.Hello(
@@ -30,13 +31,13 @@ class Link:
 
     def __init__(
         self,
-        hear: Callable[[api.AnyMessage], None],
+        hear: Hear,
         closed: Callable[[], None],
         tried: Callable[[Link], None],
         fault: str = "",
         hello: api.Hello = HELLO,
     ) -> None:
-        self.hear = hear
+        self._hear = hear
         self.closed = closed
         self.fault = fault
         self.hello = hello
@@ -45,6 +46,9 @@ class Link:
         self.ended = asyncio.Event()
         self.gone = asyncio.Event()
         self.gone.set()
+
+    def hear(self, message: api.AnyMessage) -> None:
+        self._hear([message])
 
     async def prepare(self) -> None:
         self.tried(self)

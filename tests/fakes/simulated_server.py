@@ -303,14 +303,14 @@ class SimulatedServer:
     def step(self, number: int = 0) -> None:
         self.engines[number].step()
 
-    def deliver_up(self, number: int = 0) -> None:
-        """The oldest step output under way reaches the hub."""
+    def deliver_up(self, number: int = 0, *, together: int = 1) -> None:
+        """The oldest step outputs under way reach the hub, so many in one go."""
         up = self.engines[number].up
-        if up:
-            output = up.popleft()
-            for news in output.news:
+        outputs = [up.popleft() for _ in range(min(together, len(up)))]
+        if outputs:
+            for news in (news for output in outputs for news in output.news):
                 self.counts.decoded[news.stream] += len(news.tokens)
-            self.hub.receive_step(number, output)
+            self.hub.receive_steps(number, outputs)
             if not self.in_turns:
                 self.hub._incoming.finish()
             self.look()

@@ -302,9 +302,9 @@ class Everything(RuleBasedStateMachine):
     def deliver_down(self, engine: int) -> None:
         self.server.deliver_down(engine % self.engines)
 
-    @rule(engine=PICK)
-    def deliver_up(self, engine: int) -> None:
-        self.server.deliver_up(engine % self.engines)
+    @rule(engine=PICK, together=st.integers(1, 4))
+    def deliver_up(self, engine: int, together: int) -> None:
+        self.server.deliver_up(engine % self.engines, together=together)
 
     @rule(seconds=st.sampled_from([0.01, 0.3]))
     def wait(self, seconds: float) -> None:

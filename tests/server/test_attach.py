@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from websockets.exceptions import ConnectionClosed
 
+from realtime.websocket.read_acks import RARELY
 from tests.server.conftest import JSON, MSGPACK
 from tests.server.independent_client import Client, Event, client_of
 from tests.server.server_process import Served
@@ -101,11 +102,11 @@ async def test_automatic_credit_goes_on_where_another_attached(server: Served, e
 @BOTH
 async def test_what_has_been_read_comes_as_a_snapshot(server: Served, encoding: str) -> None:
     async with client_of(server.url, encoding) as first, client_of(server.url, encoding) as second:
-        every = first.limits["ack_every"]
+        asked = RARELY * first.limits["ack_every"]  # how far it has come
         stream = await first.start(
-            "a", params=LONG, credit={"limit": 2 * every}, on_disconnect="continue", return_tokens=True
+            "a", params=LONG, credit={"limit": asked}, on_disconnect="continue", return_tokens=True
         )
-        await stream.until_index(2 * every)
+        await stream.until_index(asked)
         await stream.ask("pause", "paused")
         await first.roundtrip()
         snapshot, *others = await attach(second, first)

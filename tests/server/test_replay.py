@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -392,7 +393,7 @@ def test_the_first_token_that_differs_is_shown_with_both_log_probabilities(
     _, differs, recorded_there, here, fingerprints = done.stdout.splitlines()
     assert differs == f"  differs at token {line.index}, {line.index} tokens having been equal"
     assert recorded_there.startswith(f"  recorded: {line.tokens[0] ^ 1} ")
-    assert here.startswith(f"  here:     {line.tokens[0]} ")
+    assert re.match(rf"  here:     {line.tokens[0]}\b", here)
     assert f"log probability {line.logprobs[0]:.4f}" in recorded_there
     assert f"log probability {line.logprobs[0]:.4f}" in here
     assert fingerprints.startswith("  the fingerprints differ: recorded fp_other, here fp_")

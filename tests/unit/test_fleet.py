@@ -17,6 +17,7 @@ from realtime.fleet.fleet import Fleet
 from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
+from realtime.fleet.watched_engine import Hear
 from tests.fakes.engine_links import HELLO, Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
@@ -35,7 +36,7 @@ class Place:
         self._hello = hello
         self.place = EnginePlace(name, self._connect, ours)
 
-    def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
+    def _connect(self, hear: Hear, closed: Callable[[], None]) -> Link:
         fault = next(self._faults, self._always)
         link = Link(hear, closed, self.made.put_nowait, fault, self._hello)
         self.links.append(link)

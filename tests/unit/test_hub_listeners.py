@@ -10,6 +10,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.hub import LONG_TEXT
+from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import (
     LONG,
@@ -394,3 +395,36 @@ def test_who_forks_owes_what_the_engine_is_told_of_however_short_the_frame_is() 
     assert started_s > 0
     reader.send(protocol.Start(request_id="b", fork=protocol.Fork(request_id="a")))
     assert reader.owed_s > 2 * started_s
+
+
+def test_tokens_of_steps_that_came_together_are_told_together() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless())
+    listener.hear_token()
+    before = len(listener.heard)
+    for _ in range(3):
+        server.step()
+    server.deliver_up(together=3)
+    (event,) = listener.heard[before:]
+    assert isinstance(event, protocol.Token)
+    assert event.count == 3
+
+
+def test_what_came_together_stays_in_its_order_where_a_stream_comes_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, reader = opened()
+    reader.send(endless())
+    while not (account := reader.accounts[0]).tokens:
+        server.tick()
+    for _ in range(3):
+        server.step()
+    told = [news.tokens for output in server.engines[0].up for news in output.news]
+    known = list(account.tokens)
+    # It does not read when they come, but when the first is taken in, and for a while.
+    looks = iter([False] * 3 + [True] * 6)
+    monkeypatch.setattr(Stream, "reading", property(lambda stream: next(looks, False)))
+    server.deliver_up(together=3)
+    assert next(looks, None) is None
+    assert account.tokens == [*known, *(token for tokens in told for token in tokens)]

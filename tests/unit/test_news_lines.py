@@ -4,6 +4,7 @@ in their order, whatever becomes dear in between."""
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -28,22 +29,31 @@ class Taker:
         self.told: list[int] = []
         self.turns = list[object]()
         self.step = 0
+        self.goes = 0  # in which it was told
         self.lines = NewsLines(
             self.take_in,
             self.tell,
             self.dear.__contains__,
-            lambda one: DEAR if one.news.stream in self.dear else 1,
+            lambda news: DEAR if news.stream in self.dear else 1,
             most=MOST,
             next_turn=self.turns.append,
         )
 
     def add(self, *streams: int) -> None:
-        self.step += 1
-        output = api.StepOutput(self.step, [api.News(stream) for stream in streams], api.Stats())
-        self.steps.append(StepNews(ENGINE, output, 0.0))
-        self.lines.add(self.steps[-1])
+        self.add_together(streams)
+
+    def add_together(self, *steps: Sequence[int]) -> None:
+        """Of each step its streams."""
+        came = list[StepNews]()
+        for streams in steps:
+            self.step += 1
+            output = api.StepOutput(self.step, [api.News(stream) for stream in streams], api.Stats())
+            came.append(StepNews(ENGINE, output, 0.0))
+        self.steps += came
+        self.lines.add(came)
 
     def take_in(self, some: list[StreamNews]) -> None:
+        self.goes += 1
         for one in some:
             if one.step in self.steps:  # else it is more of one
                 self.taken.append((one.news.stream, one.step.output.step))
@@ -73,6 +83,13 @@ def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
         taker.turn()
     assert taker.told == [1, 2]
     assert len(taker.taken) == 24
+
+
+def test_few_news_are_taken_in_in_one_go_of_however_many_steps() -> None:
+    taker = Taker()
+    taker.add_together([1, 2, 3], [1, 2], [], [3])
+    assert taker.taken == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)]
+    assert (taker.goes, taker.told, taker.turns) == (1, [1, 2, 3, 4], [])
 
 
 def test_each_turn_has_some_of_both() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from midstream.protocol import Credit
 from realtime.stream.outbox import PendingToken
 from realtime.stream.stream import Stream
 from realtime.websocket import read_acks
-from realtime.websocket.read_acks import OPEN_LIMIT, ReadAcks, ReadPosition
+from realtime.websocket.read_acks import OPEN_LIMIT, RARELY, ReadAcks, ReadPosition
 from tests.fakes.lone_stream import LoneStream
 
 
@@ -40,6 +41,14 @@ def test_a_ping_is_due_after_so_many_tokens_of_one_stream() -> None:
     send(positions, one, 1)
     assert positions.due() is not None
     assert positions.due() is None
+
+
+def test_whose_credit_does_not_hang_on_it_is_asked_more_rarely() -> None:
+    positions, one = ReadAcks(4), LoneStream(credit=Credit(limit=1000)).stream
+    send(positions, one, RARELY * 4 - 1)
+    assert positions.due() is None
+    send(positions, one, 1)
+    assert positions.due() is not None
 
 
 def test_a_pong_acknowledges_every_stream_as_far_as_it_was_sent_before_the_ping() -> None:

@@ -66,3 +66,11 @@ def test_what_fails_keeps_nobody_behind_it_from_having_a_turn() -> None:
         turns.pass_on()
     turns.pass_on()
     assert turns.done[-1] == [2]
+
+
+def test_what_comes_first_has_a_turn_too_where_nothing_else_waits() -> None:
+    turns = Turns(most=3)
+    turns.slices.first(1)
+    assert turns.done == []
+    turns.pass_on()
+    assert turns.done == [[1]]

@@ -14,7 +14,7 @@ from realtime.background_tasks import BackgroundTasks
 from realtime.fleet.fleet import Fleet
 from realtime.fleet.place import EnginePlace
 from realtime.fleet.supervisor import Patience
-from realtime.fleet.watched_engine import EngineFailed
+from realtime.fleet.watched_engine import EngineFailed, Hear
 from tests.fakes.engine_links import Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
@@ -43,7 +43,7 @@ class Kept:
         assert self.fleet.hub is not None
         return self.fleet.hub.serving.takes_starts
 
-    def _connect(self, hear: Callable[[api.AnyMessage], None], closed: Callable[[], None]) -> Link:
+    def _connect(self, hear: Hear, closed: Callable[[], None]) -> Link:
         self.links.append(Link(hear, closed, self.spares.put_nowait, next(self._faults, "")))
         return self.links[-1]
 
