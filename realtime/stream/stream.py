@@ -915,7 +915,7 @@ class Stream:
             if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
-        self._told.take_back(min(self.outbox.known, len(self.output) - 1))
+        self._told.take_back(max(0, min(self.outbox.known, len(self.output) - 1)))
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 

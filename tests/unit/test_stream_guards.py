@@ -151,6 +151,18 @@ def test_an_engine_that_has_come_to_the_end_meanwhile_is_told_to_begin_anew(fini
     assert final.usage.discarded_tokens == len("secret") + 2
 
 
+def test_an_engine_that_has_come_to_the_end_while_all_is_taken_back_begins_with_the_prompt() -> None:
+    lone = begun(SECRET)
+    lone.write("ab")
+    lone.take()
+    lone.steer(protocol.Rewind(request_id="a", to=0))
+    lone.answer(api.Truncated(0), finish=RUN_OUT)
+    submit = lone.commands[-1]
+    assert isinstance(submit, api.Submit)
+    assert submit.tokens == list(PROMPT)
+    assert lone.stream.final is None
+
+
 def test_what_the_end_tells_is_found_before_it_is_the_streams_end() -> None:
     lone = begun(Guard(name="end", do="rewind", regex=r"bye\b"))
     lone.write("bye now")
