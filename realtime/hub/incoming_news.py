@@ -28,6 +28,7 @@ from realtime.hub.waking import Waking
 from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
+from realtime.work_budget import ENGINE_S
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class IncomingNews:
             self._is_dear,
             self._weight,
             most=NEWS_A_TURN,
-            next_turn=partial(call_later, 0),
+            wait_s=self._wait_s,
+            call_later=call_later,
         )
 
     def receive(self, number: int, output: api.StepOutput) -> None:
@@ -86,6 +88,14 @@ class IncomingNews:
         """Whether its news take long: guards read what comes, or what was injected is still being read."""
         entry = self._registry.by_number(stream)
         return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
+
+    def _wait_s(self, stream: int) -> float:
+        """Who has guards pays for what they do. While that is owed, and there are others, they read no more;
+        and no more is decoded than a little ahead of what they have read."""
+        entry = self._registry.by_number(stream)
+        if entry is None or entry.payer is None or not self._registry.several_pay:
+            return 0.0
+        return entry.payer.debt_s
 
     def _weight(self, one: StreamNews) -> int:
         news, entry = one.news, self._registry.by_number(one.news.stream)
@@ -175,14 +185,18 @@ class IncomingNews:
         self._lines.more(replace(one, news=api.News(one.news.stream), is_more=True))
 
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
-        """Whoever asked for what takes effect in it pays, also where it is read long after."""
-        asked = entry.stream.to_make
-        if not (news.changes or entry.stream.reading):
+        """Whoever asked for what takes effect in it pays, also where it is read long after; and for guards,
+        whoever reads what they let through."""
+        asked, takes_effect = entry.stream.to_make, bool(news.changes) or entry.stream.reading
+        if not takes_effect and entry.stream.context.guards is None:
             return self._tell(entry, news, now)
         began_s = time.thread_time()
         effective = self._tell(entry, news, now)
-        entry.reads_for = effective or ([asked] if asked else entry.reads_for)
-        _charge(entry.reads_for, time.thread_time() - began_s)
+        work_s = time.thread_time() - began_s
+        if takes_effect:
+            entry.reads_for = effective or ([asked] if asked else entry.reads_for)
+        if not takes_effect or not _charge(entry.reads_for, work_s):
+            _charge_reader(entry, work_s, effective)
         return effective
 
     def _tell(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
@@ -231,8 +245,16 @@ def _read(change: api.AnyChange) -> int:
     return 0
 
 
-def _charge(effective: list[PendingCommand], work_s: float) -> None:
-    """What frames come to when they take effect, such as to read text again from where it was rewound to."""
+def _charge(effective: list[PendingCommand], work_s: float) -> bool:
+    """What frames come to when they take effect, such as to read text again from where it was rewound to.
+    Returns whether somebody pays."""
     for pending in effective:
         if pending.owe is not None:
             pending.owe(work_s / len(effective))
+    return any(pending.owe is not None for pending in effective)
+
+
+def _charge_reader(entry: LiveStream, work_s: float, effective: list[PendingCommand]) -> None:
+    """What guards come to, and what they have the engine do."""
+    if entry.payer is not None and entry.stream.context.guards is not None:
+        entry.payer.owe(work_s + ENGINE_S * sum(pending.verdict is not None for pending in effective))

@@ -48,10 +48,10 @@ class Slices(Generic[T]):
         """What waits need not be done any more."""
         self._waiting.clear()
 
-    def finish(self) -> None:
-        """Do all that waits now."""
+    def finish(self, work: Callable[[list[T]], None] | None = None) -> None:
+        """Do all that waits now, or other work with it."""
         while self._waiting:
-            self._work(self._slice())
+            (work or self._work)(self._slice())
 
     def _go_on(self) -> None:
         self._comes = True
