@@ -28,13 +28,13 @@ from realtime.hub.waking import Waking
 from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
-from realtime.work_budget import ENGINE_S
 
 log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
 READ_TOKENS = 8  # that were injected, and count as one
+ACT_S = 0.0003  # what a guard that acts has the engine do, in another process
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 
 
@@ -168,6 +168,8 @@ class IncomingNews:
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
+            if action != "tell":
+                _charge_reader(entry, ACT_S)
         self.time_hold(entry)
         if stream.reading:
             self._read_on(one)
@@ -196,7 +198,7 @@ class IncomingNews:
         if takes_effect:
             entry.reads_for = effective or ([asked] if asked else entry.reads_for)
         if not takes_effect or not _charge(entry.reads_for, work_s):
-            _charge_reader(entry, work_s, effective)
+            _charge_reader(entry, work_s)
         return effective
 
     def _tell(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
@@ -254,7 +256,7 @@ def _charge(effective: list[PendingCommand], work_s: float) -> bool:
     return any(pending.owe is not None for pending in effective)
 
 
-def _charge_reader(entry: LiveStream, work_s: float, effective: list[PendingCommand]) -> None:
-    """What guards come to, and what they have the engine do."""
+def _charge_reader(entry: LiveStream, work_s: float) -> None:
+    """What guards come to, here or in the engine."""
     if entry.payer is not None and entry.stream.context.guards is not None:
-        entry.payer.owe(work_s + ENGINE_S * sum(pending.verdict is not None for pending in effective))
+        entry.payer.owe(work_s)
