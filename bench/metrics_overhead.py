@@ -24,6 +24,7 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, Credit, Params
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
+from realtime.hub.listener import Payer
 from realtime.hub.observers import Caller, Observer, Observers
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -74,6 +75,14 @@ class Encoder:
         self.memory = hub.accounts.of_listener("tenant")
         self._codec = Codec(None)
         self._woken: dict[Stream, None] = {}
+
+    @property
+    def payer(self) -> Payer:
+        return self
+
+    @property
+    def debt_s(self) -> float:
+        return 0.0
 
     def owe(self, work_s: float) -> None:
         pass

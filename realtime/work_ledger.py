@@ -32,19 +32,24 @@ class PayerWork:
     @property
     def is_free(self) -> bool:
         """Whether more may be done for it at once: nothing is owed, and nothing waits."""
-        return not (self._turn_over or self._line.locked() or self._budget.debt_s(time.monotonic()))
+        return not (self._turn_over or self._line.locked() or self.debt_s)
 
     @property
     def is_unspent(self) -> bool:
         return not self._line.locked() and self._budget.is_unspent(time.monotonic())
+
+    @property
+    def debt_s(self) -> float:
+        """How long until all that was done for it is paid for."""
+        return self._budget.debt_s(time.monotonic())
 
     async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
         """Do a piece of work when it is its turn. `price_s` is for what it has others do, beside its own
         time."""
         async with self._line:
             # Of one that was given up while it paid, or that took effect later.
-            if self._turn_over or self._budget.debt_s(time.monotonic()):
-                await asyncio.sleep(self._budget.debt_s(time.monotonic()))
+            if self._turn_over or self.debt_s:
+                await asyncio.sleep(self.debt_s)
             began_s = time.thread_time()
             try:
                 return piece()

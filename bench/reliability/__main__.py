@@ -1,7 +1,8 @@
 """`make reliability`: every experiment, one after the other; then one table and a JSON file.
 
 `python -m bench.reliability [name ...] [--scale 0.01]` runs some of them, or less of each: with `deaths
---scale 0.1` a hundred engines are killed. `abuse --attack-s 2` has all attacks, each for two seconds. Seeds
+--scale 0.1` a hundred engines are killed. `abuse --attack-s 2` has all attacks, each for two seconds,
+and `abuse --attack "fork, all, 50"` one, on a server of its own. Seeds
 stand in the modules: the same command does the same again.
 """
 
@@ -57,16 +58,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(EXPERIMENTS)}")
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each, from 0 to 1")
     parser.add_argument("--attack-s", type=float, help="seconds of each attack of `abuse`")
+    parser.add_argument("--attack", action="append", dest="attacks", help="one of `abuse`, by itself")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(EXPERIMENTS):
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
-    asked = {"abuse": {"attack_s": arguments.attack_s}} if arguments.attack_s else {}
-    found = {name: run(name, arguments.scale, asked.get(name, {})) for name in arguments.names or EXPERIMENTS}
+    asked = {name: value for name in ("attack_s", "attacks") if (value := getattr(arguments, name))}
+    found = {
+        name: run(name, arguments.scale, asked if name == "abuse" else {})
+        for name in arguments.names or EXPERIMENTS
+    }
     print(table(found.values()))
     return 0 if all(figures["met"] for figures in found.values()) else 1
 
 
-def run(name: str, scale: float, asked: dict[str, float]) -> dict[str, Any]:
+def run(name: str, scale: float, asked: dict[str, Any]) -> dict[str, Any]:
     """One experiment's figures; one that fails is short of its goal, and says why. `asked`: what is its own
     to be told."""
     print(f"running: {name}", file=sys.stderr, flush=True)

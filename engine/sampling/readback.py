@@ -57,29 +57,28 @@ class LogprobsReadback:
         self._top = self._most_likely(logprobs) if count else None
 
     def _most_likely(self, logprobs: Tensor) -> list[Download]:
+        """Their ids and logprobs, the likeliest first, and how many of them can come: a token that cannot is
+        no answer to "which are likely", and -inf is no number in JSON."""
         values, ids = logprobs.topk(self._count)
         edge = values[:, -1:]
         everything = torch.arange(self._vocab, device=logprobs.device)
         tied = torch.where(logprobs == edge, everything, self._vocab).topk(self._count, largest=False).values
-        ids = torch.where(values > edge, ids, self._vocab)
-        return [Download(tensor) for tensor in (ids, values, tied, edge.squeeze(1))]
+        none = edge.new_full((), -torch.inf)
+        ids = torch.cat([ids, tied], 1)
+        values = torch.cat(
+            [torch.where(values > edge, values, none), torch.where(tied < self._vocab, edge, none)], 1
+        )
+        ids, order = ids.sort(dim=1)  # of equal ones the lowest ids come first
+        values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+        ids, values = ids.gather(1, order)[:, : self._count], values[:, : self._count]
+        return [Download(tensor) for tensor in (ids, values, (values > -torch.inf).sum(1))]
 
     def read(self) -> list[tuple[int, Logprob]]:
         own = self._own.read().tolist()
         if self._top is None:
             return [(row, Logprob(logprob)) for row, logprob in zip(self._rows, own, strict=True)]
-        every = zip(*(download.read().tolist() for download in self._top), strict=True)
-        tops = [_merged(*row, vocab=self._vocab, count=self._count) for row in every]
-        return [(row, Logprob(*both)) for row, *both in zip(self._rows, own, tops, strict=True)]
-
-
-def _merged(
-    ids: list[int], values: list[float], tied: list[int], edge: float, *, vocab: int, count: int
-) -> list[tuple[int, float]]:
-    above = sorted(
-        ((token, value) for token, value in zip(ids, values, strict=True) if token < vocab),
-        key=lambda entry: (-entry[1], entry[0]),
-    )
-    equal = [(token, edge) for token in tied if token < vocab]
-    # A token that cannot come is no answer to "which are likely", and -inf is no number in JSON.
-    return [entry for entry in above + equal if entry[1] > -torch.inf][:count]
+        every = zip(self._rows, own, *(download.read().tolist() for download in self._top), strict=True)
+        return [
+            (row, Logprob(logprob, list(zip(ids[:known], values[:known], strict=True))))
+            for row, logprob, ids, values, known in every
+        ]

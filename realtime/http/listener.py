@@ -31,6 +31,7 @@ class HttpListener:
         self.caller = caller
         self.pay = work.pay
         self.owe = work.owe
+        self.payer = work
         self.failure: Refusal | None = None  # the first
         self.reply: Reply | None = None
         self._hub = hub

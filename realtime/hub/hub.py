@@ -370,6 +370,7 @@ class Hub:
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)
+        self._registry.pays(entry, listener.payer)
         self._empty.clear()
         listener.owe(TOKEN_S * len(stream.context))
         self._observer.started(
@@ -424,6 +425,7 @@ class Hub:
         entry = self._registry.by_number(stream.number)
         if entry is not None:
             self._registry.attach(entry)
+            self._registry.pays(entry, listener.payer)
 
     # -- steering --------------------------------------------------------------------------------
 

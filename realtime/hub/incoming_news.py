@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
 READ_TOKENS = 8  # that were injected, and count as one
+ACT_S = 0.0003  # what a guard that acts has the engine do, in another process
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 
 
@@ -67,7 +68,8 @@ class IncomingNews:
             self._is_dear,
             self._weight,
             most=NEWS_A_TURN,
-            next_turn=partial(call_later, 0),
+            wait_s=self._wait_s,
+            call_later=call_later,
         )
 
     def receive(self, number: int, outputs: list[api.StepOutput]) -> None:
@@ -87,6 +89,14 @@ class IncomingNews:
         """Whether its news take long: guards read what comes, or what was injected is still being read."""
         entry = self._registry.by_number(stream)
         return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
+
+    def _wait_s(self, stream: int) -> float:
+        """Who has guards pays for what they do. While that is owed, and there are others, they read no more;
+        and no more is decoded than a little ahead of what they have read."""
+        entry = self._registry.by_number(stream)
+        if entry is None or entry.payer is None or not self._registry.several_pay:
+            return 0.0
+        return entry.payer.debt_s
 
     def _weight(self, news: api.News) -> int:
         tokens, entry = len(news.tokens), self._registry.by_number(news.stream)
@@ -163,6 +173,8 @@ class IncomingNews:
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
+            if action != "tell":
+                _charge_reader(entry, ACT_S)
         self.time_hold(entry)
         if stream.reading:
             later.append(_reading_on(one))
@@ -176,14 +188,18 @@ class IncomingNews:
             self._observer.discarded(len(news.tokens))
 
     def _receive(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
-        """Whoever asked for what takes effect in it pays, also where it is read long after."""
-        asked = entry.stream.to_make
-        if not (news.changes or entry.stream.reading):
+        """Whoever asked for what takes effect in it pays, also where it is read long after; and for guards,
+        whoever reads what they let through."""
+        asked, takes_effect = entry.stream.to_make, bool(news.changes) or entry.stream.reading
+        if not takes_effect and entry.stream.context.guards is None:
             return self._tell(entry, news, now)
         began_s = time.thread_time()
         effective = self._tell(entry, news, now)
-        entry.reads_for = effective or ([asked] if asked else entry.reads_for)
-        _charge(entry.reads_for, time.thread_time() - began_s)
+        work_s = time.thread_time() - began_s
+        if takes_effect:
+            entry.reads_for = effective or ([asked] if asked else entry.reads_for)
+        if not takes_effect or not _charge(entry.reads_for, work_s):
+            _charge_reader(entry, work_s)
         return effective
 
     def _tell(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
@@ -237,8 +253,16 @@ def _read(change: api.AnyChange) -> int:
     return 0
 
 
-def _charge(effective: list[PendingCommand], work_s: float) -> None:
-    """What frames come to when they take effect, such as to read text again from where it was rewound to."""
+def _charge(effective: list[PendingCommand], work_s: float) -> bool:
+    """What frames come to when they take effect, such as to read text again from where it was rewound to.
+    Returns whether somebody pays."""
     for pending in effective:
         if pending.owe is not None:
             pending.owe(work_s / len(effective))
+    return any(pending.owe is not None for pending in effective)
+
+
+def _charge_reader(entry: LiveStream, work_s: float) -> None:
+    """What guards come to, here or in the engine."""
+    if entry.payer is not None and entry.stream.context.guards is not None:
+        entry.payer.owe(work_s)

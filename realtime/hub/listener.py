@@ -12,11 +12,23 @@ from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 
 
+class Payer(Protocol):
+    """Whoever pays for work that is done here."""
+
+    @property
+    def debt_s(self) -> float:
+        """How long until all that was done for it is paid for."""
+
+    def owe(self, work_s: float) -> object:
+        """So much more was done."""
+
+
 class Listener(Protocol):
     """Whoever hears of streams. All of these must be quick."""
 
     gone: bool
     memory: MemoryAccount  # of the streams that it listens to
+    payer: Payer  # of what is done for it
     takes_over: bool  # whether it may have a stream that another listens to
 
     @property

@@ -58,11 +58,16 @@ class NewsLines:
         weight: Callable[[api.News], int],
         *,
         most: int,
-        next_turn: Callable[[Callable[[], None]], object],
+        wait_s: Callable[[int], float],
+        call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """Each line has a slice in each turn of the event loop, of which `most` is the `weight`."""
-        line = partial(Slices[StreamNews], self._take_in, most=most, next_turn=next_turn, weight=_weight_of)
-        self._plain, self._dear = line(), line()
+        """Each line has a slice in each turn of the event loop, of which `most` is the `weight`. `wait_s`:
+        how long nothing dear of that stream is to be taken in."""
+        line = partial(Slices[StreamNews], most=most, next_turn=partial(call_later, 0), weight=_weight_of)
+        self._plain, self._dear = line(self._take_in), line(self._take_in_dear)
+        self._wait_s = wait_s
+        self._call_later = call_later
+        self._held: dict[int, list[StreamNews]] = {}  # by stream, until it may be taken in
         self._tell_streams = take_in
         self._told = told
         self._is_dear = is_dear
@@ -75,7 +80,8 @@ class NewsLines:
         """Of steps that came together. What is little, where nobody waits, need not stand in line."""
         weight = self._weight
         some = [StreamNews(step, news, weight(news)) for step in steps for news in step.output.news]
-        if self._waiting or self._steps or sum(map(_weight_of, some)) > self._most:
+        is_little = not (self._waiting or self._steps) and sum(map(_weight_of, some)) <= self._most
+        if not is_little or any(self._is_to_wait(one.news.stream) for one in some):
             self._stand_in_line(steps, some)
         else:
             self._tell_streams(some)
@@ -101,7 +107,9 @@ class NewsLines:
     def finish(self) -> None:
         """Take in all that waits now."""
         self._plain.finish()
-        self._dear.finish()
+        for stream in list(self._held):
+            self._take_in(self._held.pop(stream))
+        self._dear.finish(self._take_in)
 
     def _stand(self, stream: int) -> Slices[StreamNews]:
         waiting = self._waiting.get(stream)
@@ -110,6 +118,35 @@ class NewsLines:
             waiting = self._waiting[stream] = _Waiting(line)
         waiting.count += 1
         return waiting.line
+
+    def _is_to_wait(self, stream: int) -> bool:
+        return self._is_dear(stream) and self._wait_s(stream) > 0
+
+    def _take_in_dear(self, some: list[StreamNews]) -> None:
+        """What is to wait holds up neither others' news nor the steps behind it."""
+        now = list[StreamNews]()
+        for one in some:
+            stream = one.news.stream
+            if stream in self._held:
+                self._hold(one)
+            elif wait_s := self._wait_s(stream):
+                self._held[stream] = []
+                self._hold(one)
+                self._call_later(wait_s, partial(self._let_go, stream))
+            else:
+                now.append(one)
+        if now:
+            self._take_in(now)
+        else:
+            self._tell_steps()
+
+    def _hold(self, one: StreamNews) -> None:
+        one.step.left -= 1
+        self._held[one.news.stream].append(replace(one, step=replace(one.step, left=1)))
+
+    def _let_go(self, stream: int) -> None:
+        for one in reversed(self._held.pop(stream, [])):
+            self._dear.first(one)
 
     def _take_in(self, some: list[StreamNews]) -> None:
         for one in some:

@@ -6,6 +6,7 @@ when a stream begins and ends, and nothing of what happens in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import KeysView
 from typing import Protocol
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from engine import api
 from realtime.hub.detached_streams import DetachedStreams
 from realtime.hub.ended_streams import EndedStreams
+from realtime.hub.listener import Payer
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.told import Told, encode_told
@@ -35,6 +37,7 @@ class LiveStream(Struct, eq=False):
     start_digest: bytes  # what its start said, digested
     quota: StreamQuota
     engine: ServingEngine | None  # that computes it, or is about to; None while there is none for it
+    payer: Payer | None = None  # of who reads it, or did last
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
@@ -73,6 +76,7 @@ class StreamRegistry:
         self._by_key: dict[StreamKey, LiveStream] = {}
         self._by_number: dict[int, LiveStream] = {}
         self.by_number = self._by_number.get  # asked with every token
+        self._payers = Counter[Payer]()  # of so many streams
         self._detached = DetachedStreams(detached_limit)
         self._ended_streams = EndedStreams()
 
@@ -93,6 +97,20 @@ class StreamRegistry:
 
     def by_key(self, key: StreamKey) -> LiveStream | None:
         return self._by_key.get(key)
+
+    @property
+    def several_pay(self) -> bool:
+        return len(self._payers) > 1
+
+    def pays(self, entry: LiveStream, payer: Payer | None) -> None:
+        """From now on, for that stream."""
+        if payer is not None:
+            self._payers[payer] += 1
+        if entry.payer is not None:
+            self._payers[entry.payer] -= 1
+            if not self._payers[entry.payer]:
+                del self._payers[entry.payer]
+        entry.payer = payer
 
     def detach(self, entry: LiveStream, left_by: int) -> list[LiveStream]:
         """A listener is gone, of this number, and its stream waits for another; returns those for which there
@@ -116,6 +134,7 @@ class StreamRegistry:
     def remove(self, entry: LiveStream) -> None:
         """Its stream is no more, or is another's."""
         del self._by_key[entry.key], self._by_number[entry.stream.number]
+        self.pays(entry, None)
         if entry.timeout is not None:
             entry.timeout.cancel()
         entry.end_hold()

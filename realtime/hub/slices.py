@@ -49,10 +49,10 @@ class Slices(Generic[T]):
         """What waits need not be done any more."""
         self._waiting.clear()
 
-    def finish(self) -> None:
-        """Do all that waits now."""
+    def finish(self, work: Callable[[list[T]], None] | None = None) -> None:
+        """Do all that waits now, or other work with it."""
         while self._waiting:
-            self._work(self._slice())
+            (work or self._work)(self._slice())
 
     def _expect_turn(self) -> None:
         if not self._comes:

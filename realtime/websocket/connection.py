@@ -140,6 +140,7 @@ class Connection:
         self._work = work
         self.pay = work.pay
         self.owe = work.owe
+        self.payer = work
         peer.paid_by(work)
         peer.on_pong = self._receive_pong
         peer.on_writable = self._write_more

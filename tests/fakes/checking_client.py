@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from midstream import protocol
 from midstream.protocol import Event, Frame, Guard, Params, StreamFrame
 from realtime.guards.acts import Act, Acts
+from realtime.hub.listener import Payer
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
@@ -406,6 +407,14 @@ class Reader:
     @property
     def caller(self) -> Caller:
         return Caller("websocket", tenant=self.tenant)
+
+    @property
+    def payer(self) -> Payer:
+        return self
+
+    @property
+    def debt_s(self) -> float:
+        return 0.0
 
     def owe(self, work_s: float) -> None:
         pass

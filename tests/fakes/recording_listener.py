@@ -20,6 +20,8 @@ class RecordingListener:
         self.memory = server.hub.accounts.of_listener(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
+        self.payer = self
+        self.debt_s = 0.0
         self.owed_s = 0.0  # of work when frames took effect
         self.ready = True  # whether it takes what it is woken for
         self.heard: list[OutgoingEvent] = []

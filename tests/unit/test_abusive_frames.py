@@ -6,6 +6,7 @@ from typing import get_args
 
 import pytest
 
+from bench.reliability.abuse import Case, Outcome, Seen, named, within
 from bench.reliability.abusive_frames import KINDS, encoded
 from bench.reliability.abusive_requests import BODY_BYTES, REQUESTS
 from midstream.protocol import ClientFrame
@@ -24,3 +25,17 @@ def test_each_is_a_frame(kind: str) -> None:
 
 def test_requests_are_as_large_as_may_be() -> None:
     assert max(len(request.body) for request in REQUESTS.values()) <= BODY_BYTES
+
+
+def test_an_attack_is_named_by_its_kinds_how_it_reads_and_its_connections() -> None:
+    assert named("fork + rewind by one, all, 50") == Case(("fork", "rewind by one"), "all", 50)
+    assert named("log probabilities, whole, little, 1") == Case(("log probabilities, whole",), "little", 1)
+
+
+def test_others_gaps_are_told_in_times_of_quiet_and_of_quiet_beside_a_busy_process() -> None:
+    outcome = Outcome(
+        Case(("ping",), "all", 1), Seen(5.0, 30.0, 60.0), Seen(4.0, 20.0, 40.0), Seen(5.0, 24.0, 41.0)
+    )
+    assert (outcome.gap, outcome.gap_beside_busy, outcome.mib) == (1.5, 1.25, 20.0)
+    assert within(outcome)
+    assert not within(outcome._replace(quiet=Seen(4.0, 19.0, 40.0)))

@@ -25,6 +25,7 @@ from realtime.access.revocation import revoke
 from realtime.app import Endpoints, application, guarded_routes
 from realtime.background_tasks import BackgroundTasks
 from realtime.http.guard import Access, Guard
+from realtime.hub.listener import Payer
 from realtime.hub.observers import Caller
 from realtime.keys_command import main
 from realtime.observability.listing import ListingObserver
@@ -460,6 +461,14 @@ class Stranger:
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
         self.refusals.append(refusal.event(request_id, ref))
+
+    @property
+    def payer(self) -> Payer:
+        return self
+
+    @property
+    def debt_s(self) -> float:
+        return 0.0
 
     def owe(self, work_s: float) -> None:
         pass

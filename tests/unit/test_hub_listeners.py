@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Params
+from midstream.protocol import Credit, Guard, Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.hub import LONG_TEXT
+from realtime.hub.incoming_news import ACT_S
+from realtime.stream.grants import GUARDED_AHEAD
 from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import (
@@ -386,6 +388,64 @@ def test_who_steers_owes_the_work_that_is_done_when_it_takes_effect(monkeypatch:
         server.tick()
     assert steerer.owed_s == pytest.approx(0.001)
     assert reader.owed_s == started_s
+
+
+FINDS = Guard(name="a", do="tell", regex="[a-z]")
+
+
+def guarded(guard: Guard = FINDS) -> tuple[SimulatedServer, RecordingListener]:
+    params = Params(guards=[guard], seed=5, ignore_eos=True, max_tokens=400)
+    server, reader = listened(start(params=params, credit=Credit(limit=400)))
+    reader.hear_token()
+    return server, reader
+
+
+def test_who_reads_what_guards_let_through_owes_what_they_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    a_millisecond_a_piece(monkeypatch)
+    server, reader = guarded()
+    before_s = reader.owed_s
+    for _ in range(5):
+        server.tick()
+    assert reader.owed_s - before_s == pytest.approx(0.005)
+
+
+def test_who_reads_what_guards_let_through_owes_what_they_have_the_engine_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a_millisecond_a_piece(monkeypatch)
+    server, reader = guarded(Guard(name="a", do="rewind", times=16, then="pause", regex="[aeiou]{2}"))
+    stream, before_s, ticks = server.hub.streams[0], reader.owed_s, 0
+    while not stream.context.acts.bans:
+        server.tick()
+        ticks += 1
+    assert reader.owed_s - before_s == pytest.approx(0.001 * ticks + ACT_S)
+
+
+def test_guards_read_no_more_while_what_they_did_is_owed_and_there_are_others() -> None:
+    server, reader = guarded()
+    server.in_turns = True
+    stream, other = server.hub.streams[0], RecordingListener(server)
+
+    def go_on(turns: int) -> None:
+        for _ in range(turns):
+            server.tick()
+            server.clock.advance(0)
+
+    reader.debt_s, before = 0.1, len(stream.output)
+    go_on(5)
+    assert len(stream.output) == before + 5, "nobody else is there"
+    other.send(endless("b"))
+    go_on(3)
+    before, others = len(stream.output), len(other.heard)
+    go_on(3 * GUARDED_AHEAD)
+    assert len(stream.output) == before
+    assert len(other.heard) > others
+    ahead = server.engine.scheduler.sequences[stream.number].num_outputs - before
+    assert 0 < ahead <= GUARDED_AHEAD
+    reader.debt_s = 0.0
+    for wait_s in (0.1, 0.0):  # until it is paid for, and the turn then
+        server.clock.advance(wait_s)
+    assert len(stream.output) > before
 
 
 def test_who_forks_owes_what_the_engine_is_told_of_however_short_the_frame_is() -> None:

@@ -4,7 +4,7 @@ in their order, whatever becomes dear in between."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -26,8 +26,11 @@ class Taker:
         self.again: dict[int, int] = {}  # streams that have more to be taken in, and how often
         self.steps: list[StepNews] = []
         self.taken: list[tuple[int, int]] = []  # stream, step
+        self.held_back: list[StreamNews] = []  # what was taken in after its step
         self.told: list[int] = []
-        self.turns = list[object]()
+        self.turns = list[Callable[[], None]]()
+        self.later = list[Callable[[], None]]()
+        self.waits: dict[int, float] = {}  # streams of which nothing is to be taken in
         self.step = 0
         self.goes = 0  # in which it was told
         self.lines = NewsLines(
@@ -36,7 +39,8 @@ class Taker:
             self.dear.__contains__,
             lambda news: DEAR if news.stream in self.dear else 1,
             most=MOST,
-            next_turn=self.turns.append,
+            wait_s=lambda stream: self.waits.get(stream, 0.0),
+            call_later=lambda delay_s, call: (self.later if delay_s else self.turns).append(call),
         )
 
     def add(self, *streams: int) -> None:
@@ -57,6 +61,8 @@ class Taker:
         for one in some:
             if one.step in self.steps:  # else it is more of one
                 self.taken.append((one.news.stream, one.step.output.step))
+            else:
+                self.held_back.append(one)
             if self.again.get(one.news.stream):
                 self.again[one.news.stream] -= 1
                 self.lines.more(one)
@@ -68,7 +74,7 @@ class Taker:
         """Of the event loop."""
         turns, self.turns[:] = self.turns[:], []
         for turn in turns:
-            turn()  # type: ignore[operator]
+            turn()
 
 
 def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
@@ -90,6 +96,41 @@ def test_few_news_are_taken_in_in_one_go_of_however_many_steps() -> None:
     taker.add_together([1, 2, 3], [1, 2], [], [3])
     assert taker.taken == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)]
     assert (taker.goes, taker.told, taker.turns) == (1, [1, 2, 3, 4], [])
+
+
+def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:
+    taker = Taker()
+    taker.waits = {100: 0.1}
+    for _ in range(3):
+        taker.add(100, 101, 1)
+        while taker.turns:
+            taker.turn()
+    assert taker.told == [1, 2, 3], "no step waits for it"
+    assert all(stream != 100 for stream, _ in taker.taken)
+    assert len(taker.later) == 1
+    taker.later.pop()()
+    while taker.turns:
+        taker.turn()
+    assert all(stream != 100 for stream, _ in taker.taken), "it owes as before"
+    taker.waits = {}
+    taker.later.pop()()
+    taker.add(100)
+    while taker.turns:
+        taker.turn()
+    assert [one.step.output.step for one in taker.held_back] == [1, 2, 3]
+    assert taker.taken[-1] == (100, 4)
+    assert not taker.later
+
+
+def test_at_the_end_nothing_waits() -> None:
+    taker = Taker()
+    taker.waits = {100: 0.1}
+    taker.add(100)
+    taker.add(100)
+    taker.lines.finish()
+    assert [one.step.output.step for one in taker.held_back] == [1, 2]
+    taker.later.pop()()
+    assert not taker.turns
 
 
 def test_each_turn_has_some_of_both() -> None:
