@@ -28,8 +28,11 @@ class Listener(Protocol):
 
     gone: bool
     memory: MemoryAccount  # of the streams that it listens to
-    payer: Payer  # of what is done for it
     takes_over: bool  # whether it may have a stream that another listens to
+
+    @property
+    def payer(self) -> Payer:
+        """Of what is done for it."""
 
     @property
     def caller(self) -> Caller:
