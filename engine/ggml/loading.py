@@ -25,7 +25,7 @@ log = getLogger(__name__)
 
 
 def load(folder: Path, width: str) -> GgmlModel:
-    """`width`: auto for the file's own, or bf16, q8 or q4."""
+    """`width`: auto for the file's own, or f32, bf16, q8 or q4."""
     check_folder(folder)
     check_memory(weights_bytes(folder, width), torch.device("cpu"))
     began = time.perf_counter()
@@ -37,6 +37,7 @@ def load(folder: Path, width: str) -> GgmlModel:
         weights = read_weights(folder, width)
         _check(folder, weights, config)
         weights.join_siblings()
+        weights.lay_in_panels()
         model = GgmlModel(config, generation, weights)
     except MemoryError:
         raise ModelError(f"there is not enough memory on cpu for the weights in {folder}") from None

@@ -7,7 +7,7 @@ They go by the names that GGUF files have for them. It knows files, formats and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -16,11 +16,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.ggml.library import library
+from engine.ggml.panels import in_panels
 from engine.model.gguf_file import GgufFile, gguf_name
 from engine.model.preflight import GGUF_FILE, parameter_count, weight_files
 
 FLOAT32, BFLOAT16, Q4_1, Q8_0 = 0, 30, 3, 8  # as ggml numbers its types
-WIDTHS = {"bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
+WIDTHS = {"f32": FLOAT32, "bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
 AT_BOTH_ENDS = {"token_embd.weight", "output.weight"}  # which suffer most where the others have four bits
 SIBLINGS = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # which multiply the same rows
 
@@ -31,6 +32,10 @@ class Weight:
     rows: int
     columns: int
     data: Tensor  # bytes
+
+    @property
+    def is_wide_matrix(self) -> bool:
+        return self.kind == FLOAT32 and self.rows > 1
 
     @property
     def kind_name(self) -> str:
@@ -50,6 +55,13 @@ class Weights:
         for weight in self.by_name.values():
             sizes[weight.kind_name] = sizes.get(weight.kind_name, 0) + weight.data.nbytes
         return max(sizes, key=lambda name: sizes[name])
+
+    def lay_in_panels(self) -> None:
+        """Those matrices that are multiplied as they are wide."""
+        for name, weight in self.by_name.items():
+            if weight.is_wide_matrix:
+                matrix = weight.data.view(torch.float32).view(weight.rows, weight.columns)
+                self.by_name[name] = replace(weight, data=in_panels(matrix))
 
     def join_siblings(self) -> None:
         """Those of one kind become one matrix: they multiply the same rows, which then are narrowed once."""
