@@ -98,7 +98,7 @@ def test_a_gguf_file_is_served_as_wide_as_it_is(tmp_path: Path, monkeypatch: pyt
     _, hello = build(options(tmp_path / "tiny.gguf"))
     assert (hello.model, hello.weights, hello.products) == ("tiny.gguf", "f32", "ggml")
     assert spoken(tmp_path / "tiny.gguf") == spoken(tiny_folder(tmp_path, "llama"))
-    _, plain = build(options(tmp_path / "tiny.gguf", weights="f32"))
+    _, plain = build(options(tmp_path / "tiny.gguf", attention="sdpa"))
     assert (plain.weights, plain.products) == ("float32", "torch")
     assert plain.fingerprint != hello.fingerprint
 
