@@ -19,7 +19,7 @@ from numba import carray
 from torch import Tensor
 
 from engine.compiled import callback, compiled
-from engine.ggml.tile import LANES, floats_at, integers_at, multiply_rows
+from engine.ggml.tile import LANES, floats_at, longs_at, multiply_floats
 from engine.schedule.batch import Row
 
 NAME = "ggml"
@@ -132,7 +132,7 @@ def _gather(  # type: ignore[no-untyped-def]
     keys, values, table, block_size, begin, end, tile, here, size, wide, at_k, at_v
 ):
     """A tile's keys, number by number, and its values; nothing where nobody sees it."""
-    blocks = integers_at(table)
+    blocks = longs_at(table)
     k = carray(floats_at(at_k), (size, TILE), np.float32)
     v = carray(floats_at(at_v), (TILE, wide), np.float32)
     for at in range(here):
@@ -187,7 +187,7 @@ def _attend_part(  # type: ignore[no-untyped-def]
         here = min(TILE, (last - tile) // LANES * LANES + LANES)
         _gather(keys, values, table, block_size, max(seen, tile), min(last + 1, tile + here), tile, here, size, wide, at_k, at_v)
         for lane in range(0, here, LANES):
-            multiply_rows(
+            multiply_floats(
                 at_q, size * REAL, at_k + lane * REAL, TILE * REAL, size, at_s + lane * REAL, TILE * REAL, queries, 1
             )
         for at in range(queries):
@@ -196,7 +196,7 @@ def _attend_part(  # type: ignore[no-untyped-def]
             weights = carray(floats_at(at_s + at * TILE * REAL), (here,), np.float32)
             _weigh(weights, max(0, begin), min(here, position + 1 - tile), here, best, sums, outs, at, wide)
         for d in range(0, wide, LANES):
-            multiply_rows(
+            multiply_floats(
                 at_s, TILE * REAL, at_v + d * REAL, wide * REAL, here, at_o + d * REAL, wide * REAL, queries, 0
             )
     for at in range(queries):
@@ -211,16 +211,16 @@ def _attend_part(  # type: ignore[no-untyped-def]
 @callback("void(int64, int32, int32, int64)")
 def keep(_, thread, threads, told):  # type: ignore[no-untyped-def]
     """Write the tokens' own keys and values to the pool."""
-    numbers = integers_at(told)
+    numbers = longs_at(told)
     key, value, step, layer, key_row, value_row, heads, size = numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8]
-    numbers = integers_at(step + 8 * LAYER * layer)
+    numbers = longs_at(step + 8 * LAYER * layer)
     keys, values, pitch, read = numbers[0], numbers[1], numbers[2], numbers[3]
-    numbers = integers_at(read)
+    numbers = longs_at(read)
     n_rows, n_parts, block_size, tables = numbers[0], numbers[1], numbers[2], numbers[3]
-    rows = carray(integers_at(read + 8 * HEADER), (n_rows, ROW), np.int64)
+    rows = carray(longs_at(read + 8 * HEADER), (n_rows, ROW), np.int64)
     for row in range(n_rows):
         first, count, start, table = rows[row, 0], rows[row, 1], rows[row, 2], rows[row, 3]
-        blocks = integers_at(read + 8 * (tables + table))
+        blocks = longs_at(read + 8 * (tables + table))
         for at in range(count):
             token = first + at
             if token % threads != thread:
@@ -236,15 +236,15 @@ def keep(_, thread, threads, told):  # type: ignore[no-untyped-def]
 @callback("void(int64, int32, int32, int64)")
 def attend(_, thread, threads, told):  # type: ignore[no-untyped-def]
     """What the tokens' queries give."""
-    numbers = integers_at(told)
+    numbers = longs_at(told)
     out, query, step, layer, query_row, heads = numbers[0], numbers[1], numbers[3], numbers[4], numbers[5], numbers[6]
     kv_heads, size, window, scratch, each = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
-    numbers = integers_at(step + 8 * LAYER * layer)
+    numbers = longs_at(step + 8 * LAYER * layer)
     keys, values, pitch, read = numbers[0], numbers[1], numbers[2], numbers[3]
-    numbers = integers_at(read)
+    numbers = longs_at(read)
     n_rows, n_parts, block_size, tables = numbers[0], numbers[1], numbers[2], numbers[3]
-    rows = carray(integers_at(read + 8 * HEADER), (n_rows, ROW), np.int64)
-    parts = carray(integers_at(read + 8 * (HEADER + n_rows * ROW)), (n_parts, PART), np.int64)
+    rows = carray(longs_at(read + 8 * HEADER), (n_rows, ROW), np.int64)
+    parts = carray(longs_at(read + 8 * (HEADER + n_rows * ROW)), (n_parts, PART), np.int64)
     own = scratch + thread * each
     group = heads // kv_heads
     # Of few parts each head is computed by itself, so that all threads have some.

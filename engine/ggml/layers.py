@@ -72,10 +72,11 @@ class Layers:
     # -- a batch of `rows`, in a graph -----------------------------------------------------------------
 
     def embedded(self, graph: Graph, tokens: int, rows: int, into: Place) -> int:
-        if self._weights[EMBEDDING].is_wide_matrix:
+        if self._weights[EMBEDDING].in_panels:
             table = self._panels(graph, EMBEDDING)
             size = (rows, self.facts.hidden)
-            return graph.custom(panels.look_up, size, [table, tokens], *size, into=into)
+            kind = self._weights[EMBEDDING].kind
+            return graph.custom(panels.look_up, size, [table, tokens], kind, *size, into=into)
         return int(graph.get_rows(self._weight(graph, EMBEDDING), tokens, into=into))
 
     def compute(self, graph: Graph, layer: int, x: int, positions: int, rows: int) -> int:
@@ -138,10 +139,10 @@ class Layers:
 
     def _product(self, graph: Graph, name: str, x: int, rows: int, into: Place | None = None) -> int:
         weight = self._weights[f"{name}.weight"]
-        if weight.is_wide_matrix:
+        if weight.in_panels:
             matrix, own = self._panels(graph, f"{name}.weight"), self._scratch
             size, ins = (rows, weight.rows), weight.columns
-            numbers = (rows, ins, weight.rows, own.data_ptr(), own.shape[1])
+            numbers = (weight.kind, rows, ins, weight.rows, own.data_ptr(), own.shape[1])
             product = graph.custom(panels.multiply, size, [matrix, x], *numbers, into=into)
         else:
             product = graph.mul_mat(self._weight(graph, f"{name}.weight"), x, into=into)

@@ -16,11 +16,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.ggml.library import library
-from engine.ggml.panels import in_panels
+from engine.ggml.panels import BFLOAT16, FLOAT32, KINDS, Q8_0, in_panels
 from engine.model.gguf_file import GgufFile, gguf_name
 from engine.model.preflight import GGUF_FILE, parameter_count, weight_files
 
-FLOAT32, BFLOAT16, Q4_1, Q8_0 = 0, 30, 3, 8  # as ggml numbers its types
+Q4_1 = 3  # as ggml numbers it
 WIDTHS = {"f32": FLOAT32, "bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
 AT_BOTH_ENDS = {"token_embd.weight", "output.weight"}  # which suffer most where the others have four bits
 SIBLINGS = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # which multiply the same rows
@@ -34,8 +34,8 @@ class Weight:
     data: Tensor  # bytes
 
     @property
-    def is_wide_matrix(self) -> bool:
-        return self.kind == FLOAT32 and self.rows > 1
+    def in_panels(self) -> bool:
+        return self.kind in KINDS and self.rows > 1
 
     @property
     def kind_name(self) -> str:
@@ -57,11 +57,11 @@ class Weights:
         return max(sizes, key=lambda name: sizes[name])
 
     def lay_in_panels(self) -> None:
-        """Those matrices that are multiplied as they are wide."""
+        """Those matrices that products of ours multiply."""
         for name, weight in self.by_name.items():
-            if weight.is_wide_matrix:
-                matrix = weight.data.view(torch.float32).view(weight.rows, weight.columns)
-                self.by_name[name] = replace(weight, data=in_panels(matrix))
+            if weight.in_panels:
+                data = in_panels(weight.kind, weight.data, weight.rows, weight.columns)
+                self.by_name[name] = replace(weight, data=data)
 
     def join_siblings(self) -> None:
         """Those of one kind become one matrix: they multiply the same rows, which then are narrowed once."""

@@ -29,31 +29,49 @@ def call(address: int, *told: int, threads: int) -> None:
 # -- products --------------------------------------------------------------------------------------
 
 
-def product(x: Tensor, matrix: Tensor, threads: int = 1) -> Tensor:
-    laid, out = panels.in_panels(matrix), torch.full((len(x), len(matrix)), torch.nan)
+def laid(kind: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:
+    """A matrix in panels of this kind, and what it is in float32."""
+    numbers = torch.randn(outs, ins, generator=torch.Generator().manual_seed(1))
+    if kind == panels.Q8_0:
+        blocks = numbers.view(outs, -1, 32)
+        scales = (blocks.abs().amax(2, keepdim=True) / 127).half()
+        narrow = (blocks / scales.float()).round().clamp(-127, 127).to(torch.int8)
+        data = torch.cat([scales.view(torch.uint8), narrow.view(torch.uint8)], 2)
+        numbers = (narrow * scales.float()).view(outs, ins)
+    else:
+        narrow = numbers.bfloat16() if kind == panels.BFLOAT16 else numbers
+        data, numbers = narrow.view(torch.uint8), narrow.float()
+    return panels.in_panels(kind, data, outs, ins), numbers
+
+
+def product(kind: int, x: Tensor, matrix: Tensor, outs: int, threads: int = 1) -> Tensor:
+    out = torch.full((len(x), outs), torch.nan)
     scratch = torch.empty(threads, panels.SCRATCH, dtype=torch.uint8)
-    places = [one.data_ptr() for one in (out, laid, x)]
-    numbers = (len(x), *reversed(matrix.shape), scratch.data_ptr(), panels.SCRATCH)
+    places = [one.data_ptr() for one in (out, matrix, x)]
+    numbers = (kind, *x.shape, outs, scratch.data_ptr(), panels.SCRATCH)
     call(panels.multiply, *places, *numbers, threads=threads)
     return out
 
 
-@pytest.mark.parametrize(("outs", "ins"), [(64, 48), (70, 24), (3, 100)])
-def test_a_row_is_the_same_bits_in_any_number_of_rows_and_threads(outs: int, ins: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    matrix, x = torch.randn(outs, ins, generator=generator), torch.randn(40, ins, generator=generator)
-    alone = torch.cat([product(row[None], matrix) for row in x])
-    assert torch.allclose(alone.double(), x.double() @ matrix.double().T, atol=1e-4)
+@pytest.mark.parametrize("kind", panels.KINDS)
+@pytest.mark.parametrize(("outs", "ins"), [(64, 64), (70, 32), (3, 96)])
+def test_a_row_is_the_same_bits_in_any_number_of_rows_and_threads(outs: int, ins: int, kind: int) -> None:
+    matrix, numbers = laid(kind, outs, ins)
+    x = torch.randn(40, ins, generator=torch.Generator().manual_seed(0))
+    alone = torch.cat([product(kind, row[None], matrix, outs) for row in x])
+    assert torch.allclose(alone.double(), x.double() @ numbers.double().T, atol=1e-4)
     for rows in range(2, 41):
-        assert torch.equal(product(x[:rows], matrix, threads=rows % 3 + 1), alone[:rows]), rows
+        some = product(kind, x[:rows], matrix, outs, threads=rows % 3 + 1)
+        assert torch.equal(some, alone[:rows]), rows
 
 
-def test_rows_are_looked_up_in_panels() -> None:
-    matrix, wanted = torch.randn(70, 24), torch.tensor([3, 69, 16, 0], dtype=torch.int32)
-    laid, out = panels.in_panels(matrix), torch.empty(4, 24)
-    places = [one.data_ptr() for one in (out, laid, wanted)]
-    call(panels.look_up, *places, 4, 24, threads=3)
-    assert torch.equal(out, matrix[wanted.long()])
+@pytest.mark.parametrize("kind", panels.KINDS)
+def test_rows_are_looked_up_in_panels(kind: int) -> None:
+    matrix, numbers = laid(kind, 70, 64)
+    wanted, out = torch.tensor([3, 69, 16, 0], dtype=torch.int32), torch.empty(4, 64)
+    places = [one.data_ptr() for one in (out, matrix, wanted)]
+    call(panels.look_up, *places, kind, 4, 64, threads=3)
+    assert torch.equal(out, numbers[wanted.long()])
 
 
 # -- attention -------------------------------------------------------------------------------------
