@@ -1,8 +1,9 @@
 """Compiled functions: how we ask numba to compile, and where what it made is kept.
 
 A function of known types is compiled when its module is imported, which takes seconds, or comes from a folder
-in which an earlier process left it. The folder is named by the sources of the function's room: numba itself looks at the file of a
-function and at nothing that it calls, and what was made of other noise would be other noise.
+in which an earlier process left it. The folder is named by the sources of the function's room: numba itself
+looks at the file of a function and at nothing that it calls, and what was made of other noise would be other
+noise.
 
 It knows sources and numba, and nothing that is computed.
 """

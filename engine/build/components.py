@@ -29,9 +29,9 @@ from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
-from engine.ggml.attention import GgmlBackend
-from engine.ggml.attention import NAME as IN_GRAPHS
 from engine.ggml.decoder import GgmlModel
+from engine.ggml.reading import NAME as IN_GRAPHS
+from engine.ggml.reading import GgmlBackend
 from engine.heap import trim_heap
 from engine.memory import kv_sizing
 from engine.memory.file_pages import let_go_of_file_pages

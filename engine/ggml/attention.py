@@ -5,28 +5,20 @@ fixed positions, which are weighed one after the other. Some queries of a row, a
 go through a tile together, which changes no sum. What is computed of a tile beyond what a query sees weighs
 nothing.
 
-It knows rows by what a step is to read, and addresses; it knows neither model nor graph.
+It knows addresses, and what is read as `reading.py` says it; it knows neither model nor graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
-from dataclasses import dataclass
-
 import numpy as np
-import torch
 from numba import carray
-from torch import Tensor
 
 from engine.compiled import callback, compiled
+from engine.ggml.reading import HEADER, PART, ROW, TOGETHER
 from engine.ggml.tile import LANES, floats_at, longs_at, multiply_floats
-from engine.schedule.batch import Row
 
-NAME = "ggml"
 REAL = 4  # bytes
 TILE = 64  # keys
-TOGETHER = 48  # queries, heads counted, that go through a tile at once
-HEADER, ROW, PART = 4, 4, 3  # numbers of what is read, of each row and of each of its parts
 LAYER = 4  # numbers of where a layer reads: keys, values, from head to head, and what rows read
 SUMS = 16  # of weights, side by side
 NOTHING, NONE = np.float32(-np.inf), np.float32(0)
@@ -35,44 +27,6 @@ LN2_LOW, HALF = np.float32(0.6931471805599453 - 355 / 512), np.float32(0.5)
 COLDEST = np.float32(-87)
 C2, C3, C4, C5, C6, C7 = (np.float32(1 / number) for number in (2, 6, 24, 120, 720, 5040))
 ONE = np.float32(1)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a step's rows read, of each group of layers: the numbers that the operators are told."""
-
-    tokens: int
-    of_groups: list[Tensor]
-
-
-class GgmlBackend:
-    """Attention that is part of ggml's graphs."""
-
-    name = NAME
-
-    def __init__(self, block_size: int, heads_together: int) -> None:
-        self._block_size = block_size
-        self._queries = max(1, TOGETHER // heads_together)
-
-    def plan(self, rows: Rows[Row]) -> tuple[list[int], Reading]:
-        groups = len(rows[0].sequence.tables)
-        read = Reading(sum(row.count for row in rows), [self._numbers(rows, group) for group in range(groups)])
-        return list(range(len(rows))), read
-
-    def _numbers(self, rows: Rows[Row], group: int) -> Tensor:
-        spans: list[int] = []
-        parts: list[int] = []
-        tables: list[int] = []
-        first = 0
-        for at, row in enumerate(rows):
-            spans += (first, row.count, row.start, len(tables))
-            table = row.sequence.tables[group]
-            tables += table[: -(-(row.start + row.count) // self._block_size)]
-            for begin in range(0, row.count, self._queries):
-                parts += (at, begin, min(self._queries, row.count - begin))
-            first += row.count
-        header = (len(rows), len(parts) // PART, self._block_size, HEADER + len(spans) + len(parts))
-        return torch.tensor([*header, *spans, *parts, *tables])
 
 
 def scratch_bytes(head_dim: int, heads_together: int) -> int:
@@ -101,30 +55,31 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def _weigh(weights, begin, end, here, best, sums, outs, at, wide):  # type: ignore[no-untyped-def]
-    """Scores become weights, and what was found before is made comparable to them."""
-    if end <= begin:
-        weights[:] = NONE
-        return
-    for key in range(begin):
-        weights[key] = NOTHING
-    for key in range(end, here):
-        weights[key] = NOTHING
-    most = best[at]
-    for key in range(begin, end):
-        most = max(most, weights[key])
-    faded = _exp(best[at] - most)
-    best[at] = most
-    for key in range(here):
+def _hide(scores, begin, end):  # type: ignore[no-untyped-def]
+    """All but those."""
+    scores[:begin] = NOTHING
+    scores[end:] = NOTHING
+
+
+@compiled()
+def _weigh(weights, best, sums, outs):  # type: ignore[no-untyped-def]
+    """A query's scores become weights, and what was found before is made comparable to them. Gives the best
+    score."""
+    most = best
+    for score in weights:
+        most = max(most, score)
+    faded = _exp(best - most)
+    for key in range(len(weights)):
         weights[key] = _exp(weights[key] - most)
     for lane in range(SUMS):
-        sums[at, lane] *= faded
-    for first in range(0, here, SUMS):
+        sums[lane] *= faded
+    for first in range(0, len(weights), SUMS):
         for lane in range(SUMS):
-            sums[at, lane] += weights[first + lane]
+            sums[lane] += weights[first + lane]
     if faded != ONE:
-        for d in range(wide):
-            outs[at, d] *= faded
+        for d in range(len(outs)):
+            outs[d] *= faded
+    return most
 
 
 @compiled()
@@ -155,6 +110,28 @@ def _gather(  # type: ignore[no-untyped-def]
 
 
 @compiled()
+def _scale(query, query_row, group, scaled):  # type: ignore[no-untyped-def]
+    """Copy the queries, by tokens and the heads of each."""
+    count, size = scaled.shape
+    scale = np.float32(1 / np.sqrt(np.float64(size)))
+    for at in range(count):
+        source = floats_at(query + at // group * query_row + at % group * size * REAL)
+        for d in range(size):
+            scaled[at, d] = source[d] * scale
+
+
+@compiled()
+def _divide(outs, sums, out, out_row, group, size):  # type: ignore[no-untyped-def]
+    for at in range(len(outs)):
+        total = NONE
+        for lane in range(SUMS):
+            total += sums[at, lane]
+        target = floats_at(out + at // group * out_row + at % group * size * REAL)
+        for d in range(size):
+            target[d] = outs[at, d] / total
+
+
+@compiled()
 def _attend_part(  # type: ignore[no-untyped-def]
     query, query_row, out, out_row, keys, values, table, block_size, start, count, group, size, window, own
 ):
@@ -171,52 +148,80 @@ def _attend_part(  # type: ignore[no-untyped-def]
     outs = carray(floats_at(at_o), (queries, wide), np.float32)
     best = carray(floats_at(at_b), (queries,), np.float32)
     sums = carray(floats_at(at_b + queries * REAL), (queries, SUMS), np.float32)
-    scale = np.float32(1 / np.sqrt(np.float64(size)))
-    for at in range(queries):
-        source = carray(
-            floats_at(query + at // group * query_row + at % group * size * REAL), (size,), np.float32
-        )
-        for d in range(size):
-            q[at, d] = source[d] * scale
-        best[at] = NOTHING
-        sums[at, :] = NONE
-        outs[at, :] = NONE
+    _scale(query, query_row, group, q)
+    best[:], sums[:], outs[:] = NOTHING, NONE, NONE
     last = start + count - 1
-    seen = max(0, start - window + 1) if window else 0
+    seen = max(0, start - window + 1)
     for tile in range(seen // TILE * TILE, last + 1, TILE):
         here = min(TILE, (last - tile) // LANES * LANES + LANES)
-        _gather(keys, values, table, block_size, max(seen, tile), min(last + 1, tile + here), tile, here, size, wide, at_k, at_v)
+        _gather(
+            keys,
+            values,
+            table,
+            block_size,
+            max(seen, tile),
+            min(last + 1, tile + here),
+            tile,
+            here,
+            size,
+            wide,
+            at_k,
+            at_v,
+        )
         for lane in range(0, here, LANES):
             multiply_floats(
-                at_q, size * REAL, at_k + lane * REAL, TILE * REAL, size, at_s + lane * REAL, TILE * REAL, queries, 1
+                at_q,
+                size * REAL,
+                at_k + lane * REAL,
+                TILE * REAL,
+                size,
+                at_s + lane * REAL,
+                TILE * REAL,
+                queries,
+                1,
             )
         for at in range(queries):
-            position = start + at // group
-            begin = max(0, position - window + 1) - tile if window else 0
+            behind = start + at // group + 1 - tile
+            begin, end = max(0, behind - window), min(here, behind)
             weights = carray(floats_at(at_s + at * TILE * REAL), (here,), np.float32)
-            _weigh(weights, max(0, begin), min(here, position + 1 - tile), here, best, sums, outs, at, wide)
+            if begin < end:
+                _hide(weights, begin, end)
+                best[at] = _weigh(weights, best[at], sums[at], outs[at])
+            else:  # it sees nothing of this tile
+                weights[:] = NONE
         for d in range(0, wide, LANES):
             multiply_floats(
-                at_s, TILE * REAL, at_v + d * REAL, wide * REAL, here, at_o + d * REAL, wide * REAL, queries, 0
+                at_s,
+                TILE * REAL,
+                at_v + d * REAL,
+                wide * REAL,
+                here,
+                at_o + d * REAL,
+                wide * REAL,
+                queries,
+                0,
             )
-    for at in range(queries):
-        total = NONE
-        for lane in range(SUMS):
-            total += sums[at, lane]
-        target = carray(floats_at(out + at // group * out_row + at % group * size * REAL), (size,), np.float32)
-        for d in range(size):
-            target[d] = outs[at, d] / total
+    _divide(outs, sums, out, out_row, group, size)
 
 
 @callback("void(int64, int32, int32, int64)")
 def keep(_, thread, threads, told):  # type: ignore[no-untyped-def]
     """Write the tokens' own keys and values to the pool."""
     numbers = longs_at(told)
-    key, value, step, layer, key_row, value_row, heads, size = numbers[1], numbers[2], numbers[3], numbers[4], numbers[5], numbers[6], numbers[7], numbers[8]
+    key, value, step, layer, key_row, value_row, heads, size = (
+        numbers[1],
+        numbers[2],
+        numbers[3],
+        numbers[4],
+        numbers[5],
+        numbers[6],
+        numbers[7],
+        numbers[8],
+    )
     numbers = longs_at(step + 8 * LAYER * layer)
     keys, values, pitch, read = numbers[0], numbers[1], numbers[2], numbers[3]
     numbers = longs_at(read)
-    n_rows, n_parts, block_size, tables = numbers[0], numbers[1], numbers[2], numbers[3]
+    n_rows, block_size, tables = numbers[0], numbers[2], numbers[3]
     rows = carray(longs_at(read + 8 * HEADER), (n_rows, ROW), np.int64)
     for row in range(n_rows):
         first, count, start, table = rows[row, 0], rows[row, 1], rows[row, 2], rows[row, 3]
@@ -237,7 +242,14 @@ def keep(_, thread, threads, told):  # type: ignore[no-untyped-def]
 def attend(_, thread, threads, told):  # type: ignore[no-untyped-def]
     """What the tokens' queries give."""
     numbers = longs_at(told)
-    out, query, step, layer, query_row, heads = numbers[0], numbers[1], numbers[3], numbers[4], numbers[5], numbers[6]
+    out, query, step, layer, query_row, heads = (
+        numbers[0],
+        numbers[1],
+        numbers[3],
+        numbers[4],
+        numbers[5],
+        numbers[6],
+    )
     kv_heads, size, window, scratch, each = numbers[7], numbers[8], numbers[9], numbers[10], numbers[11]
     numbers = longs_at(step + 8 * LAYER * layer)
     keys, values, pitch, read = numbers[0], numbers[1], numbers[2], numbers[3]

@@ -15,10 +15,10 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutput
 
 from engine.forward.kv_pool import KvPool
-from engine.ggml.attention import Reading
 from engine.ggml.graph import INT32, Backend, Graph, Memory, aligned
 from engine.ggml.layers import TENSORS, Layers
 from engine.ggml.library import library
+from engine.ggml.reading import Reading
 from engine.ggml.weights import Weights
 
 MOST_SIZES = 64  # of batches, whose graphs are kept

@@ -112,7 +112,12 @@ class Graph:
         return operator
 
     def custom(
-        self, function: int, size: tuple[int, int], sources: Sequence[int], *numbers: int, into: Place | None = None
+        self,
+        function: int,
+        size: tuple[int, int],
+        sources: Sequence[int],
+        *numbers: int,
+        into: Place | None = None,
     ) -> int:
         """Rows and columns that a function of ours computes, in all threads. It is told the addresses of what
         it gives and of its sources, and then the numbers."""

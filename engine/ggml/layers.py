@@ -15,10 +15,11 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from engine.forward.kv_pool import KvPool
 from engine.ggml import attention, panels
-from engine.ggml.attention import Reading
 from engine.ggml.graph import Graph, Memory, Place
+from engine.ggml.reading import Reading
 from engine.ggml.weights import Weights
 from engine.model.facts import ModelFacts, describe
+from engine.schedule.windows import UNLIMITED
 
 NEIGHBOURS, HALVES = 0, 2  # what is rotated together, as ggml numbers it
 REAL = 4  # bytes
@@ -118,7 +119,7 @@ class Layers:
             attention.attend,
             (rows, facts.heads * size),
             [query, kept],
-            *(step, layer, pitches[0], facts.heads, facts.kv_heads, size, facts.windows[layer] or 0),
+            *(step, layer, pitches[0], facts.heads, facts.kv_heads, size, facts.windows[layer] or UNLIMITED),
             *(self._scratch.data_ptr(), self._scratch.shape[1]),
         )
 

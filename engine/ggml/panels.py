@@ -1,4 +1,4 @@
-"""Products of ours, as operators for ggml's graphs: of several rows ggml's own take up to three times as long,
+"""Products of ours, as operators for ggml's graphs: ggml's own take up to three times as long for many rows,
 and in float32 and bfloat16 one row alone is other bits than beside others.
 
 A matrix lies in panels: so many rows of it side by side, number by number, the last filled up. In eight bits
@@ -6,7 +6,6 @@ the scales of each 32 numbers stand behind them. What is multiplied is the row a
 """
 
 from __future__ import annotations
-
 
 import numpy as np
 import torch

@@ -96,7 +96,8 @@ def _multiply(  # type: ignore[no-untyped-def]
     tiles = builder.sdiv(builder.add(rows, LONG(ROWS - 1)), LONG(ROWS))
     with cgutils.for_range(builder, tiles) as loop:
         first, end = (
-            builder.sdiv(builder.mul(rows, at), tiles) for at in (loop.index, builder.add(loop.index, LONG(1)))
+            builder.sdiv(builder.mul(rows, at), tiles)
+            for at in (loop.index, builder.add(loop.index, LONG(1)))
         )
         done = builder.append_basic_block("done")
         switch = builder.switch(builder.sub(end, first), done)
@@ -104,9 +105,7 @@ def _multiply(  # type: ignore[no-untyped-def]
             block = builder.append_basic_block(f"rows_{count}")
             switch.add_case(LONG(count), block)
             with builder.goto_block(block):
-                outs = [
-                    _past(builder, out, out_row, builder.add(first, LONG(row))) for row in range(count)
-                ]
+                outs = [_past(builder, out, out_row, builder.add(first, LONG(row))) for row in range(count)]
                 xs = [_past(builder, x, x_row, builder.add(first, LONG(row))) for row in range(count)]
                 _tile(builder, columns(builder, panel, panel_row, terms), xs, outs, anew)
                 builder.branch(done)

@@ -14,7 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.ggml import attention, panels
-from engine.ggml.attention import GgmlBackend, scratch_bytes
+from engine.ggml.attention import scratch_bytes
+from engine.ggml.reading import GgmlBackend
+from engine.schedule.windows import UNLIMITED
 
 OPERATOR = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int32, ctypes.c_int32, ctypes.c_int64)
 BLOCK = 16
@@ -112,7 +114,7 @@ class Layer:
         out = torch.full((len(qkv), self.heads * self.size), torch.nan)
         each = scratch_bytes(self.size, group)
         scratch = torch.empty(threads, each, dtype=torch.uint8)
-        shape = (self.heads, self.kv_heads, self.size, self.window)
+        shape = (self.heads, self.kv_heads, self.size, self.window or UNLIMITED)
         told = (out.data_ptr(), query, 0, *where, *shape, scratch.data_ptr(), each)
         call(attention.attend, *told, threads=threads)
         return list(out.split([len(own) for *_, own in rows]))
@@ -138,9 +140,7 @@ class Layer:
 
 @pytest.mark.parametrize("window", [0, 8, 70])
 @pytest.mark.parametrize("shape", [(6, 2, 24), (4, 4, 64), (9, 3, 16), (8, 1, 40)])
-def test_what_is_attended_to_follows_from_the_context_alone(
-    shape: tuple[int, int, int], window: int
-) -> None:
+def test_what_is_attended_to_follows_from_the_context_alone(shape: tuple[int, int, int], window: int) -> None:
     layer = Layer(*shape, window)
     here, there, elsewhere = [5, 2, 7, 1, 0, 9, 8, 20, 21], list(range(30, 39)), list(range(40, 49))
     qkv, other = layer.noise(135), layer.noise(60, seed=1)
