@@ -15,7 +15,8 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutput
 
 from engine.forward.kv_pool import KvPool
-from engine.ggml.graph import INT32, Backend, Graph, Memory, aligned
+from engine.ggml.graph import Backend, Graph, Memory, aligned
+from engine.ggml.kinds import INT32
 from engine.ggml.layers import TENSORS, Layers
 from engine.ggml.library import library
 from engine.ggml.reading import Reading

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engine.ggml.kinds import FLOAT32
 from engine.ggml.library import THREADPOOL_PARAMS_BYTES, library
 from engine.model.preflight import ModelError
 
 ALIGNMENT = 64  # bytes
-FLOAT32, INT32 = 0, 26  # as ggml numbers its types
 ALL_THREADS = -1
 
 

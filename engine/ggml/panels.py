@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.compiled import callback, compiled
+from engine.ggml.kinds import BFLOAT16, FLOAT32, Q8_0
 from engine.ggml.tile import (
     BLOCK,
     BLOCK_BYTES,
@@ -32,8 +33,6 @@ from engine.ggml.tile import (
 
 REAL = 4  # bytes
 SCRATCH = ROWS * LANES * REAL  # bytes, of each thread
-FLOAT32, BFLOAT16, Q8_0 = 0, 30, 8  # as ggml numbers its types
-KINDS = (FLOAT32, BFLOAT16, Q8_0)
 
 
 def in_panels(kind: int, data: Tensor, outs: int, ins: int) -> Tensor:

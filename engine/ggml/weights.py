@@ -7,7 +7,7 @@ They go by the names that GGUF files have for them. It knows files, formats and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -15,12 +15,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from engine.ggml.kinds import BFLOAT16, FLOAT32, MULTIPLIED_BY_US, Q4_1, Q8_0
 from engine.ggml.library import library
-from engine.ggml.panels import BFLOAT16, FLOAT32, KINDS, Q8_0, in_panels
 from engine.model.gguf_file import GgufFile, gguf_name
 from engine.model.preflight import GGUF_FILE, parameter_count, weight_files
 
-Q4_1 = 3  # as ggml numbers it
 WIDTHS = {"f32": FLOAT32, "bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
 AT_BOTH_ENDS = {"token_embd.weight", "output.weight"}  # which suffer most where the others have four bits
 SIBLINGS = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # which multiply the same rows
@@ -35,7 +34,7 @@ class Weight:
 
     @property
     def in_panels(self) -> bool:
-        return self.kind in KINDS and self.rows > 1
+        return self.kind in MULTIPLIED_BY_US and self.rows > 1
 
     @property
     def kind_name(self) -> str:
@@ -55,13 +54,6 @@ class Weights:
         for weight in self.by_name.values():
             sizes[weight.kind_name] = sizes.get(weight.kind_name, 0) + weight.data.nbytes
         return max(sizes, key=lambda name: sizes[name])
-
-    def lay_in_panels(self) -> None:
-        """Those matrices that products of ours multiply."""
-        for name, weight in self.by_name.items():
-            if weight.in_panels:
-                data = in_panels(weight.kind, weight.data, weight.rows, weight.columns)
-                self.by_name[name] = replace(weight, data=data)
 
     def join_siblings(self) -> None:
         """Those of one kind become one matrix: they multiply the same rows, which then are narrowed once."""

@@ -14,10 +14,11 @@ from bench.exact import Engines, alone, differing, scripts, ways
 from engine import api, toy_model
 from engine.build.build import build
 from engine.build.products import ggml_width
+from engine.ggml.kinds import BFLOAT16, Q8_0
 from engine.ggml.layers import FAMILY
 from engine.ggml.library import library, why_not
 from engine.ggml.loading import load
-from engine.ggml.weights import BFLOAT16, Q8_0, Weight, Weights, read_weights
+from engine.ggml.weights import Weight, Weights, read_weights
 from engine.model.loading import load as load_plain
 from engine.model.preflight import GGUF_FILE, ModelError
 from tests.fakes.engine_driver import Driver, greedy

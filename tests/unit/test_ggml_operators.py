@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from engine.ggml import attention, panels
 from engine.ggml.attention import scratch_bytes
+from engine.ggml.kinds import BFLOAT16, MULTIPLIED_BY_US, Q8_0
 from engine.ggml.reading import GgmlBackend
 from engine.schedule.windows import UNLIMITED
 
@@ -34,14 +35,14 @@ def call(address: int, *told: int, threads: int) -> None:
 def laid(kind: int, outs: int, ins: int) -> tuple[Tensor, Tensor]:
     """A matrix in panels of this kind, and what it is in float32."""
     numbers = torch.randn(outs, ins, generator=torch.Generator().manual_seed(1))
-    if kind == panels.Q8_0:
+    if kind == Q8_0:
         blocks = numbers.view(outs, -1, 32)
         scales = (blocks.abs().amax(2, keepdim=True) / 127).half()
         narrow = (blocks / scales.float()).round().clamp(-127, 127).to(torch.int8)
         data = torch.cat([scales.view(torch.uint8), narrow.view(torch.uint8)], 2)
         numbers = (narrow * scales.float()).view(outs, ins)
     else:
-        narrow = numbers.bfloat16() if kind == panels.BFLOAT16 else numbers
+        narrow = numbers.bfloat16() if kind == BFLOAT16 else numbers
         data, numbers = narrow.view(torch.uint8), narrow.float()
     return panels.in_panels(kind, data, outs, ins), numbers
 
@@ -55,7 +56,7 @@ def product(kind: int, x: Tensor, matrix: Tensor, outs: int, threads: int = 1) -
     return out
 
 
-@pytest.mark.parametrize("kind", panels.KINDS)
+@pytest.mark.parametrize("kind", MULTIPLIED_BY_US)
 @pytest.mark.parametrize(("outs", "ins"), [(64, 64), (70, 32), (3, 96)])
 def test_a_row_is_the_same_bits_in_any_number_of_rows_and_threads(outs: int, ins: int, kind: int) -> None:
     matrix, numbers = laid(kind, outs, ins)
@@ -67,7 +68,7 @@ def test_a_row_is_the_same_bits_in_any_number_of_rows_and_threads(outs: int, ins
         assert torch.equal(some, alone[:rows]), rows
 
 
-@pytest.mark.parametrize("kind", panels.KINDS)
+@pytest.mark.parametrize("kind", MULTIPLIED_BY_US)
 def test_rows_are_looked_up_in_panels(kind: int) -> None:
     matrix, numbers = laid(kind, 70, 64)
     wanted, out = torch.tensor([3, 69, 16, 0], dtype=torch.int32), torch.empty(4, 64)
