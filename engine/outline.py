@@ -50,10 +50,10 @@ def _of_files(options: api.EngineOptions) -> api.Outline:
     folder = resolve(options.model)
     facts = _facts(folder)
     if options.adapter:
-        from engine.build.products import check_mergeable, narrow_width
+        from engine.build.products import check_mergeable, ggml_width
         from engine.model import adapter
 
-        check_mergeable(options, folder, narrow_width(options, folder, options.device))
+        check_mergeable(options, folder, ggml_width(options, folder, options.device))
         adapter.check(resolve(options.adapter))
     taken = options.devices * PROCESS_BYTES
     if options.device.startswith("cuda"):  # weights and cache lie in memory of its own

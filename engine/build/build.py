@@ -12,7 +12,7 @@ import torch
 from engine import api, toy_model
 from engine.build.budgets import MAX_CONTEXTS, check_kv_tokens, decoding_rows, step_tokens, whole_blocks
 from engine.build.fingerprint import fingerprint
-from engine.build.products import check_mergeable, narrow_width
+from engine.build.products import check_mergeable, ggml_width
 from engine.drafts.interface import Drafter
 from engine.drafts.lookup import Lookup
 from engine.engine import Engine
@@ -107,7 +107,7 @@ def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[En
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)
-    width = narrow_width(options, folder, device)
+    width = ggml_width(options, folder, device)
     if options.adapter:
         check_mergeable(options, folder, width)
     if options.draft_model:

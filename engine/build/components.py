@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PreTrainedModel
@@ -30,6 +30,8 @@ from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.ggml.decoder import GgmlModel
+from engine.ggml.reading import NAME as IN_GRAPHS
+from engine.ggml.reading import GgmlBackend
 from engine.heap import trim_heap
 from engine.memory import kv_sizing
 from engine.memory.file_pages import let_go_of_file_pages
@@ -81,7 +83,8 @@ class Components:
             options.block_size,
             exact=self._on_cuda and self._may_be_exact,
         )
-        self.attention_name = backends.choose(options.attention, required)
+        in_graphs = isinstance(model, GgmlModel)
+        self.attention_name = IN_GRAPHS if in_graphs else backends.choose(options.attention, required)
         self.sampler = Sampler(
             options.max_streams,
             self.facts.vocab,
@@ -227,14 +230,18 @@ class Components:
         )
         context = min(self._context, self._kept.longest(tokens // block_size))
         slots = max(2, self._options.max_streams)  # the trial has one beside others
-        backend = backends.make(
-            self.attention_name,
-            pool,
-            facts,
-            block_size=block_size,
-            context=context,
-            slots=slots,
-            exact=self.exact,
+        backend: Any = (
+            GgmlBackend(block_size, facts.heads // facts.kv_heads)
+            if self.attention_name == IN_GRAPHS
+            else backends.make(
+                self.attention_name,
+                pool,
+                facts,
+                block_size=block_size,
+                context=context,
+                slots=slots,
+                exact=self.exact,
+            )
         )
         eos = frozenset(facts.eos)
         latest = self.sampler.latest_tokens

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from engine import api
 from engine.build.budgets import step_tokens, whole_blocks
-from engine.build.products import narrow_width
+from engine.build.products import ggml_width
 from engine.drafts.draft_model import DraftModel
 from engine.model.preflight import ModelError
 from engine.schedule.block_cache import BlockCache
@@ -74,7 +74,7 @@ def build_draft_model(
     tokens = min(components.kv_tokens, CONTEXTS * components.runner.context)
     own = replace(of_drafts(options), kv_tokens=whole_blocks(tokens, options.block_size, CPU))
     folder = resolve(own.model)
-    model = load_by_width(own, folder, narrow_width(own, folder, CPU), CPU)
+    model = load_by_width(own, folder, ggml_width(own, folder, CPU), CPU)
     made = Components(model, own, None)
     chunk = step_tokens(own.step_tokens, CPU)
     cache = BlockCache(

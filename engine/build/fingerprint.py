@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-ARITHMETIC = 2  # of ours: raised by every change after which the same start may give other tokens
+ARITHMETIC = 3  # of ours: raised by every change after which the same start may give other tokens
 FINGERPRINT_BYTES = 8
 TEXT_FILES = (  # what makes tokens of a prompt
     "tokenizer.json",

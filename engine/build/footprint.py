@@ -14,7 +14,7 @@ import torch
 
 from engine import api
 from engine.build.budgets import step_tokens
-from engine.build.products import narrow_width
+from engine.build.products import ggml_width
 from engine.model.facts import ModelFacts
 from engine.model.layer_groups import LayerGroup, group_layers
 from engine.model.loading import dtype_of
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 def least_bytes(options: api.EngineOptions, folder: Path, facts: ModelFacts) -> int:
     """On a CPU."""
-    width = narrow_width(options, folder, CPU.type)
+    width = ggml_width(options, folder, CPU.type)
     dtype = torch.float32 if width else dtype_of(options.dtype, check_folder(folder), CPU)
     context = min(options.context or facts.context, facts.context)
     groups = group_layers(facts.windows, context)

@@ -1,8 +1,8 @@
 """By which library a model's products are computed, and from weights of which width.
 
-float32 is torch's: oneDNN multiplies it fastest. What is narrower is ggml's, on one CPU, where the package
-that carries it is installed and the architecture is one that it computes. It knows the options and a folder's
-headers.
+ggml's graphs compute it, on one CPU, where the package that carries ggml is installed and the architecture is
+one that they know; all else is torch's, in float32 or what a device computes in. It knows the options and a
+folder's headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SMALL = 2**30  # bytes in eight bits
 WEIGHTS = ("auto", WIDE, "bf16", EIGHT_BITS, "q4")
 
 
-def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | None:
+def ggml_width(options: EngineOptions, folder: Path, device: str) -> str | None:
     """In which width ggml is to have the weights, auto for that of the file; None where torch computes.
 
     Raises `ModelError` where what was asked for is not to be had.
@@ -32,13 +32,15 @@ def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | Non
     is_narrow = (folder / GGUF_FILE).is_file()
     if is_narrow and options.devices > 1:
         raise ModelError("a GGUF file cannot be shared among devices: --devices 1 serves it")
-    if options.weights == WIDE or (options.weights == "auto" and not is_narrow):
-        return None
+    is_wide = options.weights == WIDE or (options.weights == "auto" and not is_narrow)
     if why := _why_not(options, folder, device):
-        if options.weights != "auto":
+        if not is_wide and options.weights != "auto":
             raise ModelError(f"--weights {options.weights} cannot be had: {why}; f32 can")
-        log.info("the weights are made as wide as torch computes: %s", why)
+        if not is_wide:
+            log.info("the weights are made as wide as torch computes: %s", why)
         return None
+    if is_wide:
+        return WIDE
     if options.weights == "auto" and _is_better_in_eight_bits(folder):
         return EIGHT_BITS
     return options.weights
@@ -46,7 +48,7 @@ def narrow_width(options: EngineOptions, folder: Path, device: str) -> str | Non
 
 def check_mergeable(options: EngineOptions, folder: Path, width: str | None) -> None:
     """Raises `ModelError` where the weights cannot be those of an adapter merged into a model's."""
-    if (folder / GGUF_FILE).is_file() or width is not None:
+    if (folder / GGUF_FILE).is_file() or width not in (None, WIDE):
         raise ModelError(
             "an adapter is merged into float weights: a model in safetensors has them, with --weights auto or"
             " f32"
@@ -67,6 +69,10 @@ def _is_better_in_eight_bits(folder: Path) -> bool:
 def _why_not(options: EngineOptions, folder: Path, device: str) -> str | None:
     if device != "cpu" or options.devices > 1:
         return f"ggml computes on one CPU, and the model is on {device}"
+    if options.adapter:
+        return "adapters are merged by torch"
+    if options.attention != "auto":
+        return f"ggml attends in its own graphs, and --attention is {options.attention}"
     if options.dtype not in ("auto", "float32"):
         return f"ggml computes in float32, and --dtype is {options.dtype}"
     from engine.ggml import layers, library

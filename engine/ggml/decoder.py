@@ -7,7 +7,6 @@ plans, pages and steers sees no difference. It knows neither rows nor streams.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence as Rows
 from typing import Any
 
 import torch
@@ -15,11 +14,12 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.modeling_outputs import CausalLMOutput
 
-from engine.forward.attention import AttentionParams, AttentionPlan, attend
 from engine.forward.kv_pool import KvPool
-from engine.ggml.graph import INT32, Backend, Graph, Memory, aligned
-from engine.ggml.layers import Layers
+from engine.ggml.graph import Backend, Graph, Memory, aligned
+from engine.ggml.kinds import INT32
+from engine.ggml.layers import TENSORS, Layers
 from engine.ggml.library import library
+from engine.ggml.reading import Reading
 from engine.ggml.weights import Weights
 
 MOST_SIZES = 64  # of batches, whose graphs are kept
@@ -36,10 +36,7 @@ class GgmlModel(nn.Module):
         for name, weight in weights.by_name.items():
             told = f"{name} {weight.kind_name}".replace(".", "_")
             self.register_parameter(told, nn.Parameter(weight.data, requires_grad=False))
-        self._layers = layers = Layers(config, weights)
-        self._params = [
-            AttentionParams(layers.facts.head_dim**-0.5, window) for window in layers.facts.windows
-        ]
+        self._layers = Layers(config, weights)
         self._backend = Backend()
         self._arena = Memory(torch.empty(0, dtype=torch.uint8))
         self._most_rows = 0
@@ -57,7 +54,7 @@ class GgmlModel(nn.Module):
         logits_to_keep: Tensor,
         *,
         pool: KvPool,
-        plans: Rows[AttentionPlan],
+        plans: Reading,
         **_: Any,
     ) -> CausalLMOutput:
         least, most = input_ids.aminmax()
@@ -66,12 +63,8 @@ class GgmlModel(nn.Module):
         batch = self._batch(input_ids.shape[1])
         batch.tokens.copy_(input_ids[0])
         batch.positions.copy_(position_ids[0])
-        for layer, graph in enumerate(batch.graphs[:-1]):
-            self._backend.compute(graph)
-            query, key, value = batch.heads[layer]
-            out = attend(layer, query, (key, value), self._params[layer], pool, plans)
-            batch.attended[: out.shape[0]].copy_(out)
-        self._backend.compute(batch.graphs[-1])
+        self._layers.read(pool, plans)
+        self._backend.compute(batch.graph)
         logits = torch.empty(len(logits_to_keep), self._layers.facts.vocab)  # whoever asked keeps them
         self._backend.compute(batch.head(logits_to_keep, logits))
         return CausalLMOutput(logits=logits[None])
@@ -90,34 +83,23 @@ class GgmlModel(nn.Module):
 
 
 class Batch:
-    """The graphs of so many rows, and what goes in and comes out of them. In front of each layer's attention
-    there is one, and one behind the last."""
+    """The graph of so many rows, and what goes in and comes out of it."""
 
     def __init__(self, layers: Layers, arena: Memory, rows: int) -> None:
         self._layers, self._arena, self._rows = layers, arena, rows
         self._end = 0
-        head, hidden = layers.facts.head_dim, layers.facts.hidden
         self._tokens, self.tokens = self._held(1, rows, torch.int32)
         self._positions, self.positions = self._held(1, rows, torch.int32)
         self._wanted, self._chosen = self._held(1, rows, torch.int32)
-        self._x, _ = self._held(rows, hidden)
-        self._attended, attended = self._held(rows, layers.heads[0] * head)
-        self.attended = attended.view(rows, layers.heads[0], head)
-        places = [self._held(rows, heads * head) for heads in layers.heads]
-        # Side by side they take no more than one behind the other.
-        together = self._held(rows, sum(layers.heads) * head)
-        self._apart, self._joined = [place for place, _ in places], together[0]
-        apart = [view.view(rows, -1, head).transpose(0, 1) for _, view in places]
-        joined = together[1].view(rows, -1, head).transpose(0, 1).split_with_sizes(list(layers.heads))
-        self.heads = [joined if layers.is_joined(layer) else apart for layer in range(layers.count)]
-        self.graphs = [self._graph(layer) for layer in range(layers.count + 1)]
+        self._x, _ = self._held(rows, layers.facts.hidden)
+        self.graph = self._made()
 
     @staticmethod
     def bytes(layers: Layers, rows: int) -> int:
-        head, hidden = layers.facts.head_dim, layers.facts.hidden
-        kept = hidden + (layers.heads[0] + 2 * sum(layers.heads)) * head
-        scratch = 6 * hidden + 3 * layers.inner
-        return aligned(4 * rows * (kept + scratch + 3)) + 64 * 64
+        facts, heads = layers.facts, layers.heads
+        kept = facts.hidden + 3
+        scratch = 4 * facts.hidden + (heads[0] + sum(heads)) * facts.head_dim + 3 * layers.inner
+        return aligned(4 * rows * (kept + scratch)) + 64 * 64
 
     def _held(self, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> tuple[int, Tensor]:
         offset, size = self._end, 4 * rows * columns
@@ -125,31 +107,23 @@ class Batch:
         numbers = self._arena.held[offset : offset + size].view(dtype).view(rows, columns)
         return offset, numbers[0] if rows == 1 and dtype == torch.int32 else numbers
 
-    def _graph(self, layer: int) -> Graph:
-        """Behind the attention of the layer before, and in front of this one's."""
+    def _made(self) -> Graph:
         layers, arena, rows = self._layers, self._arena, self._rows
-        graph = Graph(arena, self._end)
-        if layer == 0:
-            tokens = graph.over(arena, 1, rows, INT32, offset=self._tokens)
-            x = layers.embedded(graph, tokens, (arena, self._x))
-        else:
-            x = graph.over(arena, rows, layers.facts.hidden, offset=self._x)
-            wide = layers.heads[0] * layers.facts.head_dim
-            attended = graph.over(arena, rows, wide, offset=self._attended)
-            x = layers.after_attention(graph, layer - 1, x, attended)
-        if layer < layers.count:
-            positions = graph.over(arena, 1, rows, INT32, offset=self._positions)
-            offsets = [self._joined] if layers.is_joined(layer) else self._apart
-            places = [(arena, offset) for offset in offsets]
-            layers.before_attention(graph, layer, x, positions, rows, places)
+        graph = Graph(arena, self._end, TENSORS * (1 + layers.count))
+        tokens = graph.over(arena, 1, rows, INT32, offset=self._tokens)
+        positions = graph.over(arena, 1, rows, INT32, offset=self._positions)
+        x = layers.embedded(graph, tokens, rows, (arena, self._x))
+        for layer in range(layers.count):
+            x = layers.compute(graph, layer, x, positions, rows)
+            graph.reuse_scratch()
         return graph
 
     def head(self, wanted: Tensor, logits: Tensor) -> Graph:
         """From what the last graph gave to the logits of those rows."""
         layers, arena, count = self._layers, self._arena, len(wanted)
         self._chosen[:count].copy_(wanted)
-        graph = Graph(arena, self._end)
+        graph = Graph(arena, self._end, TENSORS)
         chosen = graph.over(arena, 1, count, INT32, offset=self._wanted)
         x = graph.over(arena, self._rows, layers.facts.hidden, offset=self._x)
-        layers.logits(graph, x, chosen, (Memory(logits), 0))
+        layers.logits(graph, x, chosen, count, (Memory(logits), 0))
         return graph

@@ -6,18 +6,19 @@ it there. It knows ggml's tensors and where they lie, and no model.
 
 from __future__ import annotations
 
-from ctypes import create_string_buffer
+from collections.abc import Sequence
+from ctypes import c_void_p, create_string_buffer
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from engine.ggml.kinds import FLOAT32
 from engine.ggml.library import THREADPOOL_PARAMS_BYTES, library
 from engine.model.preflight import ModelError
 
 ALIGNMENT = 64  # bytes
-FLOAT32, INT32 = 0, 26  # as ggml numbers its types
-MOST_TENSORS = 96
+ALL_THREADS = -1
 
 
 def aligned(size: int) -> int:
@@ -74,14 +75,15 @@ class Graph:
     """Its operators are methods, by ggml's names for them. What they give lies in `scratch` from `first` on,
     one behind the other, unless it is laid elsewhere or is a view."""
 
-    def __init__(self, scratch: Memory, first: int = 0) -> None:
+    def __init__(self, scratch: Memory, first: int, tensors: int) -> None:
+        """Of so many tensors at most."""
         ggml = library()
-        self._scratch, self._next = scratch, first
-        self._kept: list[Memory] = []
-        self._context = ggml.context(MOST_TENSORS, MOST_TENSORS)
+        self._scratch, self._first, self._next = scratch, first, first
+        self._kept: list[Memory | Tensor] = []
+        self._context = ggml.context(tensors, tensors)
         if not self._context:
             raise ModelError("there is not enough memory for a graph")
-        self.nodes = ggml.new_graph_custom(self._context, MOST_TENSORS, False)
+        self.nodes = ggml.new_graph_custom(self._context, tensors, False)
 
     def __del__(self) -> None:
         if hasattr(self, "_context"):
@@ -103,15 +105,44 @@ class Graph:
             tensor: int = function(self._context, *arguments)
             if name.startswith("view_") or name.endswith("_inplace"):
                 library().backend_view_init(tensor)
-            elif into is not None:
-                memory, offset = into
-                memory.lay(tensor, offset)
-                self._kept.append(memory)
             else:
-                self._next += aligned(self._scratch.lay(tensor, self._next))
+                self._lay(tensor, into)
             return tensor
 
         return operator
+
+    def custom(
+        self,
+        function: int,
+        size: tuple[int, int],
+        sources: Sequence[int],
+        *numbers: int,
+        into: Place | None = None,
+    ) -> int:
+        """Rows and columns that a function of ours computes, in all threads. It is told the addresses of what
+        it gives and of its sources, and then the numbers."""
+        ggml, (rows, columns), count = library(), size, len(sources)
+        told = torch.tensor([0] * (1 + count) + list(numbers))
+        self._kept.append(told)
+        tensor: int = ggml.custom_4d(
+            *(self._context, FLOAT32, columns, rows, 1, 1),
+            *((c_void_p * count)(*sources), count, function, ALL_THREADS, told.data_ptr()),
+        )
+        self._lay(tensor, into)
+        told[: 1 + count] = torch.tensor([ggml.get_data(one) for one in (tensor, *sources)])
+        return tensor
+
+    def _lay(self, tensor: int, into: Place | None) -> None:
+        if into is None:
+            self._next += aligned(self._scratch.lay(tensor, self._next))
+        else:
+            memory, offset = into
+            memory.lay(tensor, offset)
+            self._kept.append(memory)
+
+    def reuse_scratch(self) -> None:
+        """What lies there is needed no longer."""
+        self._next = self._first
 
     def finish(self, tensor: int) -> None:
         """It, and all that it is computed from, is computed."""

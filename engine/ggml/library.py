@@ -36,6 +36,11 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # what it gives, then what it takes
     "ggml_view_2d": (POINTER, POINTER, POINTER, COUNT, COUNT, c_size_t, c_size_t),
     "ggml_view_3d": (POINTER, POINTER, POINTER, COUNT, COUNT, COUNT, c_size_t, c_size_t, c_size_t),
     "ggml_get_rows": (POINTER, POINTER, POINTER, POINTER),
+    "ggml_custom_4d": (
+        *(POINTER, POINTER, NUMBER, COUNT, COUNT, COUNT, COUNT),
+        *(POINTER, NUMBER, POINTER, NUMBER, POINTER),
+    ),
+    "ggml_get_data": (POINTER, POINTER),
     "ggml_mul_mat": (POINTER, POINTER, POINTER, POINTER),
     "ggml_rms_norm": (POINTER, POINTER, POINTER, REAL),
     "ggml_rms_norm_inplace": (POINTER, POINTER, POINTER, REAL),

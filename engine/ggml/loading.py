@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 
 from engine.ggml.decoder import GgmlModel
+from engine.ggml.panels import in_panels
 from engine.ggml.weights import Weights, read_weights, weights_bytes
 from engine.model.gguf_file import gguf_name
 from engine.model.loading import check_memory
@@ -25,7 +27,7 @@ log = getLogger(__name__)
 
 
 def load(folder: Path, width: str) -> GgmlModel:
-    """`width`: auto for the file's own, or bf16, q8 or q4."""
+    """`width`: auto for the file's own, or f32, bf16, q8 or q4."""
     check_folder(folder)
     check_memory(weights_bytes(folder, width), torch.device("cpu"))
     began = time.perf_counter()
@@ -37,11 +39,20 @@ def load(folder: Path, width: str) -> GgmlModel:
         weights = read_weights(folder, width)
         _check(folder, weights, config)
         weights.join_siblings()
+        _lay_in_panels(weights)
         model = GgmlModel(config, generation, weights)
     except MemoryError:
         raise ModelError(f"there is not enough memory on cpu for the weights in {folder}") from None
     log.info("the weights were read in %.1f s", time.perf_counter() - began)
     return model
+
+
+def _lay_in_panels(weights: Weights) -> None:
+    """Those matrices that products of ours multiply."""
+    for name, weight in weights.by_name.items():
+        if weight.in_panels:
+            data = in_panels(weight.kind, weight.data, weight.rows, weight.columns)
+            weights.by_name[name] = replace(weight, data=data)
 
 
 def _check(folder: Path, weights: Weights, config: PreTrainedConfig) -> None:

@@ -15,12 +15,12 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from engine.ggml.kinds import BFLOAT16, FLOAT32, MULTIPLIED_BY_US, Q4_1, Q8_0
 from engine.ggml.library import library
 from engine.model.gguf_file import GgufFile, gguf_name
 from engine.model.preflight import GGUF_FILE, parameter_count, weight_files
 
-FLOAT32, BFLOAT16, Q4_1, Q8_0 = 0, 30, 3, 8  # as ggml numbers its types
-WIDTHS = {"bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
+WIDTHS = {"f32": FLOAT32, "bf16": BFLOAT16, "q8": Q8_0, "q4": Q4_1}
 AT_BOTH_ENDS = {"token_embd.weight", "output.weight"}  # which suffer most where the others have four bits
 SIBLINGS = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"))  # which multiply the same rows
 
@@ -31,6 +31,10 @@ class Weight:
     rows: int
     columns: int
     data: Tensor  # bytes
+
+    @property
+    def in_panels(self) -> bool:
+        return self.kind in MULTIPLIED_BY_US and self.rows > 1
 
     @property
     def kind_name(self) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from engine.compiled import compiled
 from engine.sampling import filters, noise, race
-from engine.sampling.compiled import compiled
 from engine.sampling.draw import Asked
 from engine.sampling.noise import LN2, MANTISSA, SERIES, SQRT_HALF
 from engine.sampling.race import MIN_TEMPERATURE, SLACK

@@ -11,7 +11,7 @@ from engine import api
 from engine.build.budgets import PROCESS_BYTES
 from engine.build.components import Components
 from engine.build.loading import load_by_width
-from engine.build.products import narrow_width
+from engine.build.products import ggml_width
 from engine.outline import outline_of
 from tests.fakes.tiny_models import tiny_folder
 
@@ -27,7 +27,7 @@ def told(options: api.EngineOptions) -> int:
 def made(options: api.EngineOptions) -> Components:
     folder = Path(options.model)
     return Components(
-        load_by_width(options, folder, narrow_width(options, folder, "cpu"), "cpu"), options, None
+        load_by_width(options, folder, ggml_width(options, folder, "cpu"), "cpu"), options, None
     )
 
 

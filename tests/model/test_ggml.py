@@ -13,11 +13,12 @@ from gguf import GGMLQuantizationType as Kind
 from bench.exact import Engines, alone, differing, scripts, ways
 from engine import api, toy_model
 from engine.build.build import build
-from engine.build.products import narrow_width
+from engine.build.products import ggml_width
+from engine.ggml.kinds import BFLOAT16, Q8_0
 from engine.ggml.layers import FAMILY
 from engine.ggml.library import library, why_not
 from engine.ggml.loading import load
-from engine.ggml.weights import BFLOAT16, FLOAT32, Q8_0, Weight, Weights, read_weights
+from engine.ggml.weights import Weight, Weights, read_weights
 from engine.model.loading import load as load_plain
 from engine.model.preflight import GGUF_FILE, ModelError
 from tests.fakes.engine_driver import Driver, greedy
@@ -56,11 +57,8 @@ def spoken(folder: Path, **fields: object) -> list[int]:
     return driver.told[1].tokens
 
 
-def test_wide_as_it_is_it_says_what_transformers_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_as_it_is_it_says_what_transformers_says(tmp_path: Path) -> None:
     """Every way in which weights and positions go through a graph, without what a narrow width rounds off."""
-    monkeypatch.setattr("engine.ggml.weights.WIDTHS", {"bf16": FLOAT32})
     folders = [*(tiny_folder(tmp_path, architecture) for architecture in FAMILY)]
     folders += [
         stretched(tmp_path / "stretched"),
@@ -68,7 +66,7 @@ def test_wide_as_it_is_it_says_what_transformers_says(
     ]
     folders.append(tiny_folder(tmp_path / "tied", "llama", tie_word_embeddings=True))
     for folder in folders:
-        assert spoken(folder, weights="bf16") == spoken(folder, weights="f32"), folder
+        assert spoken(folder) == spoken(folder, attention="sdpa"), folder
 
 
 @pytest.mark.parametrize(("width", "kind"), [("bf16", "bf16"), ("q8", "q8_0"), ("q4", "q4_1")])
@@ -101,7 +99,7 @@ def test_a_gguf_file_is_served_as_wide_as_it_is(tmp_path: Path, monkeypatch: pyt
     _, hello = build(options(tmp_path / "tiny.gguf"))
     assert (hello.model, hello.weights, hello.products) == ("tiny.gguf", "f32", "ggml")
     assert spoken(tmp_path / "tiny.gguf") == spoken(tiny_folder(tmp_path, "llama"))
-    _, plain = build(options(tmp_path / "tiny.gguf", weights="f32"))
+    _, plain = build(options(tmp_path / "tiny.gguf", attention="sdpa"))
     assert (plain.weights, plain.products) == ("float32", "torch")
     assert plain.fingerprint != hello.fingerprint
 
@@ -145,7 +143,7 @@ def test_what_cannot_be_had_is_said(fields: dict[str, str], why: str, tmp_path: 
 def test_a_gguf_file_is_not_shared(tmp_path: Path) -> None:
     (tmp_path / GGUF_FILE).touch()
     with pytest.raises(ModelError, match="cannot be shared among devices"):
-        narrow_width(options(tmp_path, devices=2), tmp_path, "cuda")
+        ggml_width(options(tmp_path, devices=2), tmp_path, "cuda")
 
 
 def test_an_architecture_that_is_not_of_the_family_is_said(tmp_path: Path) -> None:

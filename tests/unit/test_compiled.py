@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 MODULE = """
-from engine.sampling.compiled import compiled
+from engine.compiled import compiled
 
 @compiled()
 def doubled(number):
