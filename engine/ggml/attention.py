@@ -11,7 +11,7 @@ It knows addresses, and what is read as `reading.py` says it; it knows neither m
 from __future__ import annotations
 
 import numpy as np
-from numba import carray
+from numba.np.numpy_support import carray
 
 from engine.compiled import callback, compiled
 from engine.ggml.reading import HEADER, PART, ROW, TOGETHER

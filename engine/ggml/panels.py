@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numba import carray
+from numba.np.numpy_support import carray
 from torch import Tensor
 from torch.nn import functional
 

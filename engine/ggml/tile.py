@@ -29,7 +29,8 @@ BLOCK = 32  # numbers of eight bits that have a scale in common
 BLOCK_BYTES = (BLOCK + 2) * LANES
 FLOAT, HALF, BYTE, SHORT, INT, LONG = ir.FloatType(), ir.HalfType(), *map(ir.IntType, (8, 16, 32, 64))
 
-Builder, Value = ir.IRBuilder, ir.Value
+Builder = Any  # of LLVM, whose binding has no types
+Value = Any
 Columns = Callable[..., Any]  # a loop over a panel's columns: the term's number, and the column as floats
 
 
@@ -177,17 +178,24 @@ floats_at, ints_at, longs_at, bytes_at = map(
 )
 
 
-@intrinsic
-def half_at(context, address):  # type: ignore[no-untyped-def]
-    """A number in float16."""
-    return types.float32(types.int64), lambda _context, builder, _signature, arguments: builder.fpext(
-        _read(builder, arguments[0], HALF), FLOAT
-    )
+def _number_at(read: Callable[[Builder, Value], Value]) -> Any:
+    """What is narrower lies there, and is widened."""
+
+    @intrinsic
+    def number(context, address):  # type: ignore[no-untyped-def]
+        return types.float32(types.int64), lambda _context, builder, _signature, arguments: read(
+            builder, arguments[0]
+        )
+
+    return number
 
 
-@intrinsic
-def bfloat_at(context, address):  # type: ignore[no-untyped-def]
-    """A number in bfloat16."""
-    return types.float32(types.int64), lambda _context, builder, _signature, arguments: builder.bitcast(
-        builder.shl(builder.zext(_read(builder, arguments[0], SHORT), INT), INT(16)), FLOAT
-    )
+def _half(builder: Builder, address: Value) -> Value:
+    return builder.fpext(_read(builder, address, HALF), FLOAT)
+
+
+def _bfloat(builder: Builder, address: Value) -> Value:
+    return builder.bitcast(builder.shl(builder.zext(_read(builder, address, SHORT), INT), INT(16)), FLOAT)
+
+
+half_at, bfloat_at = map(_number_at, (_half, _bfloat))

@@ -118,14 +118,11 @@ class Layer:
         shape = (self.heads, self.kv_heads, self.size, self.window or UNLIMITED)
         told = (out.data_ptr(), query, 0, *where, *shape, scratch.data_ptr(), each)
         call(attention.attend, *told, threads=threads)
-        return list(out.split([len(own) for *_, own in rows]))
+        return list(torch.split(out, [len(own) for *_, own in rows]))
 
     def expected(self, qkv: Tensor) -> Tensor:
-        q, k, v = (
-            qkv.view(len(qkv), -1, self.size)
-            .transpose(0, 1)
-            .split([self.heads, self.kv_heads, self.kv_heads])
-        )
+        heads = qkv.view(len(qkv), -1, self.size).transpose(0, 1)
+        q, k, v = torch.split(heads, [self.heads, self.kv_heads, self.kv_heads])
         seen = torch.ones(len(qkv), len(qkv), dtype=torch.bool).tril()
         if self.window:
             seen &= ~seen.tril(-self.window)
