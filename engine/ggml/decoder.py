@@ -1,7 +1,8 @@
-"""A model of Llama's family, computed by ggml: between two layers' attention one graph, and no Python in it.
+"""A model of Llama's family, computed by ggml: one graph from the tokens to the last layer, attention and all,
+and another for the logits that are wanted.
 
-It is called as transformers' models are, and attends as they do, by torch and over the same pool: whoever
-plans, pages and steers sees no difference. It knows neither rows nor streams.
+It is called as transformers' models are, and keeps keys and values in the same pool: whoever plans, pages and
+steers sees no difference. It knows neither rows nor streams.
 """
 
 from __future__ import annotations
