@@ -1,5 +1,5 @@
-"""A model of Llama's family, computed by ggml: one graph from the tokens to the last layer, attention and all,
-and another for the logits that are wanted.
+"""A model of Llama's family, computed by ggml: one graph from the tokens to the last layer, with attention in
+it, and another for the logits that are wanted.
 
 It is called as transformers' models are, and keeps keys and values in the same pool: whoever plans, pages and
 steers sees no difference. It knows neither rows nor streams.
