@@ -53,7 +53,8 @@ def _of_files(options: api.EngineOptions) -> api.Outline:
         from engine.build.products import check_mergeable, ggml_width
         from engine.model import adapter
 
-        check_mergeable(options, folder, ggml_width(options, folder, options.device))
+        ggml_width(options, folder, options.device)
+        check_mergeable(options, folder)
         adapter.check(resolve(options.adapter))
     taken = options.devices * PROCESS_BYTES
     if options.device.startswith("cuda"):  # weights and cache lie in memory of its own

@@ -109,7 +109,7 @@ def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[En
     folder = resolve(options.model)
     width = ggml_width(options, folder, device)
     if options.adapter:
-        check_mergeable(options, folder, width)
+        check_mergeable(options, folder)
     if options.draft_model:
         check_draft_model(options, folder, device)
     ranks = _join_ranks(join, folder, device, options.devices)

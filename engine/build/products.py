@@ -46,9 +46,9 @@ def ggml_width(options: EngineOptions, folder: Path, device: str) -> str | None:
     return options.weights
 
 
-def check_mergeable(options: EngineOptions, folder: Path, width: str | None) -> None:
+def check_mergeable(options: EngineOptions, folder: Path) -> None:
     """Raises `ModelError` where the weights cannot be those of an adapter merged into a model's."""
-    if (folder / GGUF_FILE).is_file() or width not in (None, WIDE):
+    if (folder / GGUF_FILE).is_file():
         raise ModelError(
             "an adapter is merged into float weights: a model in safetensors has them, with --weights auto or"
             " f32"

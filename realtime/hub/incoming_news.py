@@ -73,13 +73,14 @@ class IncomingNews:
         )
 
     def receive(self, number: int, outputs: list[api.StepOutput]) -> None:
-        """Steps of the engine of this number, which came together: each listener is given all at once."""
+        """Steps of the engine of this number, which came together. Each is told by itself: whoever keeps up
+        has a token an event, however quick the engine is."""
         engine = self._serving.engines[number]
         now = self._clock()
         for output in outputs:
             engine.stepped(output)
             self._observer.stepped(number, output, now)
-        self._lines.add([StepNews(engine, output, now) for output in outputs])
+            self._lines.add(StepNews(engine, output, now))
 
     def finish(self) -> None:
         """Take in all that waits now."""

@@ -76,22 +76,20 @@ class NewsLines:
         self._waiting: dict[int, _Waiting] = {}  # by stream
         self._steps = deque[StepNews]()  # that were not told of
 
-    def add(self, steps: list[StepNews]) -> None:
-        """Of steps that came together. What is little, where nobody waits, need not stand in line."""
+    def add(self, step: StepNews) -> None:
+        """What is little, where nobody waits, need not stand in line."""
         weight = self._weight
-        some = [StreamNews(step, news, weight(news)) for step in steps for news in step.output.news]
+        some = [StreamNews(step, news, weight(news)) for news in step.output.news]
         is_little = not (self._waiting or self._steps) and sum(map(_weight_of, some)) <= self._most
         if not is_little or any(self._is_to_wait(one.news.stream) for one in some):
-            self._stand_in_line(steps, some)
+            self._stand_in_line(step, some)
         else:
             self._tell_streams(some)
-            for step in steps:
-                self._told(step)
+            self._told(step)
 
-    def _stand_in_line(self, steps: list[StepNews], some: list[StreamNews]) -> None:
-        for step in steps:
-            step.left = len(step.output.news)
-        self._steps.extend(steps)
+    def _stand_in_line(self, step: StepNews, some: list[StreamNews]) -> None:
+        step.left = len(some)
+        self._steps.append(step)
         plain, dear = list[StreamNews](), list[StreamNews]()
         for one in some:
             (dear if self._stand(one.news.stream) is self._dear else plain).append(one)

@@ -12,6 +12,7 @@ from typing import Any
 from tests.server.gateways import STEP, Serve, gateways, static
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.listening_engine import ListeningEngine, listening
+from tests.server.test_models import serving
 
 KEPT: dict[str, Any] = {"on_disconnect": "continue", "return_tokens": True, "credit": {"limit": 10_000}}
 PARAMS = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}
@@ -190,6 +191,7 @@ async def test_each_gateway_that_goes_on_with_it_counts_its_events_anew(tmp_path
         engine.start()
         await engine.until_ready()
         await stream.ask("adjust", "adjusted", params={"seed": 5})
+        await third.until(lambda now: now.get(serving("toy"), 0) == 1)
         second.tell(signal.SIGKILL)
         last = await clients.enter_async_context(client_of(third.url))
         stream, snapshot = await come_back(last, stream, "a", epoch=1)

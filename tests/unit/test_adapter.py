@@ -152,7 +152,7 @@ def test_what_cannot_be_merged_is_a_sentence(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"weights": "q8"}, "an adapter is merged into float weights"),
+        ({"weights": "q8"}, "--weights q8 cannot be had: adapters are merged by torch; f32 can"),
         ({"devices": 2}, "cannot be merged into a model that devices share"),
         ({"model": "toy"}, "the toy has no weights"),
     ],
