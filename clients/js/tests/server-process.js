@@ -24,7 +24,8 @@ export const scripted = "scripted";
 /** Start a server, and give its address and the way to end it. @param {...string} options */
 export async function serve(...options) {
   const own = options.filter((option) => option !== scripted);
-  const command = ["-m", "realtime", "--model", "toy", "--port", "0", "--log-level", "error", ...own];
+  const quiet = ["--port", "0", "--log-level", "error", "--engine-spare", "off"];
+  const command = ["-m", "realtime", "--model", "toy", ...quiet, ...own];
   /** @type {NodeJS.ProcessEnv} */
   const env = { ...process.env, OMP_NUM_THREADS: "1" };
   if (own.length < options.length) {
