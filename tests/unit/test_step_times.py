@@ -70,7 +70,7 @@ def test_they_always_have_some() -> None:
 def test_who_decodes_waits_at_most_twice_as_long_beside_those_who_come(token_s: float) -> None:
     times = StepTimes(STEP)
     driver = SchedulerDriver(
-        blocks=6000,
+        blocks=2500,
         step_tokens=STEP,
         batch_rows=64,
         tenant_prefill=10**6,
@@ -85,7 +85,7 @@ def test_who_decodes_waits_at_most_twice_as_long_beside_those_who_come(token_s: 
 
     driver.decoding(*range(DECODES))
     quiet_s = max(step_s() for _ in range(50))
-    homeless = [driver.add(100 + one, 400, num_yielding=399, credit=1) for one in range(10)]
+    homeless = [driver.add(100 + one, 400, num_yielding=399, credit=1) for one in range(5)]
     gaps = list[float]()
     while not all(one.num_outputs for one in homeless):
         gaps.append(step_s())
