@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from realtime.guards import characters
 from realtime.guards import pattern as patterns
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import MOST_POSITIONS, RegexError
@@ -56,6 +57,17 @@ def test_work_grows_with_the_text_and_with_nothing_else(source: str, gone: list[
         assert max(gone, default=0) <= MOST_STEPS
         assert len(pattern._steps) <= MOST_REMEMBERED
     assert work[8_000] <= 2.5 * work[4_000] + 1000
+
+
+def test_a_character_that_was_never_read_costs_no_more_for_an_expression_of_many_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pattern = Pattern("(?i)" + "".join(map(chr, range(0x4E00, 0x4E00 + 500))))
+    asked, spellings = list[str](), characters._spellings
+    monkeypatch.setattr(characters, "_spellings", lambda char: asked.append(char) or spellings(char))
+    text = "".join(map(chr, range(0x5000, 0x5100)))
+    pattern.find(START, text)
+    assert asked == list(text)
 
 
 def test_all_patterns_have_so_much_room_together_and_find_the_same_without_it(
