@@ -6,13 +6,18 @@ import ast
 import copy
 import json
 import re
+import warnings
 from typing import Any
 
 from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.json_scanner import SPACE
 
+LONGEST_LITERAL = (
+    2048  # characters of what is no JSON, but for a string by itself: Python reads it for some ms
+)
 _IN_STRINGS = re.compile(r"""["'\\]""")
+_STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 
 
 class PythonicCall:
@@ -133,7 +138,11 @@ def _value(spelt: str) -> Any:
         return json.loads(spelt)
     except (ValueError, RecursionError):
         pass
+    if len(spelt) > LONGEST_LITERAL and not _STRING.fullmatch(spelt):
+        raise ValueError("too long a literal")
     try:
-        return ast.literal_eval(spelt)
+        with warnings.catch_warnings():  # of escapes, which would be logged
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(spelt)
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("no literal") from None
