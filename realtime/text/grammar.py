@@ -2,8 +2,9 @@
 be followed.
 
 What is refused is refused by what the grammar says, and not by how long it took: a limit counts characters,
-properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`). It takes
-milliseconds all the same, and up to half a second: `check` is for a thread. It knows no stream and no token.
+properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`), or is stopped by
+what it took (`engine/structure/checker.py`). It takes milliseconds all the same, and up to a second: `check`
+is for a thread. It knows no stream and no token.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
+from engine.structure.checker import BRIEFLY_S, MOST_S, Checker
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
 from realtime.tools.lark import slashed
@@ -128,24 +130,18 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
             waiting += [(inner, depth + 1) for inner in value]
 
 
-def problem_of(source: str) -> str:
+def problem_of(source: str, *, briefly: bool = False) -> str:
     """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
-    tools again and again."""
-    key = blake2b(source.encode(), digest_size=16).digest()
+    tools again and again. `briefly`: one of many."""
+    key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None:
-        problem = _problem_of(source)
+        problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
         if len(_known_problems) >= MOST_KNOWN:
             _known_problems.clear()
         _known_problems[key] = problem
     return problem
 
 
+_checker = Checker()
 _known_problems: dict[bytes, str] = {}
-
-
-def _problem_of(source: str) -> str:
-    """What compiles a grammar goes down as far as that goes."""
-    from engine.structure import compiler  # not before somebody has a grammar
-
-    return compiler.problem_in_thread(source)

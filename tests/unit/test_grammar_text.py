@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import Any
 
 import pytest
 
 from engine.structure import matcher as matcher_module
+from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
@@ -34,6 +36,7 @@ def lark_chain(rules: int, rule: str) -> str:
     return "start: r0\n" + "".join(rule.format(at, at + 1) for at in range(rules)) + f'r{rules}: "z"'
 
 
+AT_ONCE = " & ".join(f"/(?s:.*)(a|b)(?s:.{{{at}}})/" for at in range(1, 40))
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
 OVERLAP = {"properties": {"ab": {"type": "integer"}}, "patternProperties": {"^a": {"type": "string"}}}
 REFUSED: dict[str, tuple[Grammar, str]] = {
@@ -59,6 +62,8 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "deep brackets": (Grammar(lark="start: " + "(" * 2_000), "too deeply nested"),
     "ambiguous": (Grammar(lark=lark_chain(800, 'r{}:(r{}|"y")+\n')), "Too many items"),
     "no JSON": (Grammar(json_schema={"const": object()}), "not JSON"),
+    "a multiple of much": (Grammar(json_schema={"type": "integer", "multipleOf": 999_983}), "takes too long"),
+    "many at once": (Grammar(lark=f"start: T\nT: {AT_ONCE}"), "takes too long"),
 }
 
 
@@ -88,6 +93,22 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_can_is_taken(name: str) -> None:
     check(TAKEN[name])
+
+
+def test_whatever_became_of_the_process_that_compiled_the_one_before() -> None:
+    checker = Checker()
+    source = source_of(Grammar(regex="a"))
+    assert checker.problem_of(source) == ""
+    first = checker._process
+    assert first is not None
+    assert checker.problem_of(source_of(REFUSED["many at once"][0]), 0.05) == TOO_LONG
+    assert first.returncode == -signal.SIGPROF
+    assert checker.problem_of(source) == ""
+    assert checker._process is not None
+    checker._process.send_signal(signal.SIGSEGV)
+    checker._process.wait()
+    assert checker.problem_of(source) == ""
+    checker.close()
 
 
 @pytest.mark.parametrize("grammar", MANY, ids=str)
