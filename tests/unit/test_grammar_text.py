@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 from typing import Any
@@ -30,6 +31,12 @@ def one_of_many(count: int) -> dict[str, Any]:
     return {
         "anyOf": [{"type": "object", "properties": {f"k{at}": {"type": "string"}}} for at in range(count)]
     }
+
+
+def patterns(keyword: str, count: int) -> dict[str, Any]:
+    """Of the second value, which nobody looks at before a stream comes to it."""
+    texts = [{"type": "string", "pattern": f"^(ok|xyzw(a|b|c)*(a|b)(a|b|c){{{at}}})$"} for at in range(count)]
+    return {"type": "object", "properties": {"a": {"type": "integer"}, "b": {keyword: texts}}}
 
 
 def lark_chain(rules: int, rule: str) -> str:
@@ -63,6 +70,11 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "ambiguous": (Grammar(lark=lark_chain(800, 'r{}:(r{}|"y")+\n')), "Too many items"),
     "no JSON": (Grammar(json_schema={"const": object()}), "not JSON"),
     "a multiple of much": (Grammar(json_schema={"type": "integer", "multipleOf": 999_983}), "takes too long"),
+    "many patterns at once": (Grammar(json_schema=patterns("allOf", 9)), "9 different `pattern`s"),
+    "many within Lark": (
+        Grammar(lark=f"start: %json {json.dumps(patterns('allOf', 9))}"),
+        "lark` has 9 different `pattern`s",
+    ),
     "many at once": (Grammar(lark=f"start: T\nT: {AT_ONCE}"), "takes too long"),
 }
 
@@ -84,6 +96,8 @@ TAKEN = {
     "anything": Grammar(json_schema=True),
     "no limits of its own": Grammar(json_schema={"type": "object"}),
     "deep": Grammar(json_schema=nested(31)),
+    "few patterns at once": Grammar(json_schema=patterns("allOf", 8)),
+    "many patterns, each by itself": Grammar(json_schema=patterns("anyOf", 30)),
     "a chain of rules": Grammar(lark=lark_chain(1_100, "r{}:r{}\n")),
     "a tree": Grammar(json_schema=TREE),
     "options": Grammar(json_schema={"type": "string", "x-guidance": {"lenient": True}}),
