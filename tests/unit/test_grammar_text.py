@@ -166,6 +166,35 @@ def test_a_grammar_that_begins_anew_again_and_again_is_held_once(monkeypatch: py
     assert matcher.mask() == allowed
 
 
+def test_much_text_is_followed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matcher keeps the interpreter, and with it everybody's step, for as long as each takes."""
+    lengths = list[int]()
+
+    class Counting:
+        def __init__(self, matcher: Any) -> None:
+            self._matcher = matcher
+
+        def deep_copy(self) -> Counting:
+            return Counting(self._matcher.deep_copy())
+
+        def consume_tokens(self, tokens: list[int]) -> bool:
+            lengths.append(len(tokens))
+            return bool(self._matcher.consume_tokens(tokens))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._matcher, name)
+
+    monkeypatch.setattr(matcher_module, "matcher_of", lambda *asked: Counting(matcher_of(*asked)))
+    matcher = Matcher(source_of(Grammar(regex="(ab)+c")), toy_vocabulary())
+    matcher.accept([*b"ab" * 5000])
+    assert matcher.would_fit([*b"bc"], dropped=0, void=1), "for which all of it is followed again"
+    assert sum(lengths) == 10_000 + 9_999
+    assert max(lengths) <= 512
+    matcher.back(1)
+    matcher.accept([*b"bab"])
+    assert not matcher.fits([*b"b"])
+
+
 def fits(grammar: Grammar, text: str) -> bool:
     ends = sorted(toy_vocabulary().ends)
     matcher = Matcher(source_of(grammar), toy_vocabulary())
