@@ -342,3 +342,12 @@ async def test_what_was_refused_holds_no_text_however_long_its_refusal_is_kept()
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_many_messages_that_say_nothing_are_put_in_words_in_a_thread() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=[Message(role="user", content="")] * 100))
+    assert heard(listener) == []
+    await settled()
+    assert heard(listener) != []
