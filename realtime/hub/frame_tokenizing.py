@@ -67,7 +67,7 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
-    expressions = guards.length(_guards(frame))
+    expressions = sum(map(guards.written_length, guards.expressions(_guards(frame))))
     compiled += expressions * min(expressions, GUARD_CHARACTER)
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
@@ -194,7 +194,8 @@ def _message_bytes(message: Message) -> int:
 def estimated_tokens(frame: StreamFrame) -> int:
     """What a text is charged as that was worked at in vain."""
     asked = _grammar(frame)
-    ruled = guards.length(_guards(frame)) + (0 if asked is None else grammar_length(asked))
+    ruled = sum(map(len, guards.expressions(_guards(frame))))
+    ruled += 0 if asked is None else grammar_length(asked)
     return 1 + (_written(frame) + ruled) // CHARACTERS_A_TOKEN
 
 

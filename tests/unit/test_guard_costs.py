@@ -8,11 +8,14 @@ import random
 
 import pytest
 
+from midstream import protocol
 from realtime.guards import characters
 from realtime.guards import pattern as patterns
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import MOST_POSITIONS, RegexError
 from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern, Remembered
+from realtime.hub.frame_tokenizing import text_length
+from realtime.hub.hub import LONG_TEXT
 
 HOSTILE = [
     "(a|b)*a(a|b){250}",  # as many states as there are sets of positions
@@ -140,3 +143,13 @@ def test_what_would_cost_more_is_refused_before_it_costs_anything(source: str) -
 
 def test_patterns_are_read_once() -> None:
     assert patterns.pattern_of("ab+c") is patterns.pattern_of("ab+c")
+
+
+@pytest.mark.parametrize("source", ["(a?){512}", r"(?m)((^|a?){9}){9}", "((a?){0,30}){,30}"])
+def test_what_is_short_and_repeats_much_is_read_in_a_thread(source: str) -> None:
+    def asked(regex: str) -> protocol.Adjust:
+        guards = [protocol.Guard(name="g", do="tell", regex=regex)]
+        return protocol.Adjust(request_id="a", params=protocol.Params(guards=guards))
+
+    assert text_length(asked(source)) > LONG_TEXT
+    assert text_length(asked("[aeiou]{2}")) < LONG_TEXT
