@@ -16,8 +16,8 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from io import BufferedRWPair
 from threading import Lock
-from typing import IO
 
 MOST_S, BRIEFLY_S = 1.0, 0.1  # of a processor's time, for one grammar
 PATIENCE_S = 60.0  # after which an answer is not waited for: whoever asks holds a thread
@@ -30,7 +30,7 @@ class Checker:
     def __init__(self) -> None:
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None  # begun when it is needed
-        self._lines: IO[bytes] | None = None  # to it, and from it
+        self._lines: BufferedRWPair | None = None  # to it, and from it
         atexit.register(self.close)
 
     def problem_of(self, source: str, most_s: float = MOST_S) -> str:
@@ -47,14 +47,14 @@ class Checker:
                 answer = b""
             return str(json.loads(answer)) if answer else self._end()
 
-    def _begin(self) -> IO[bytes]:
+    def _begin(self) -> BufferedRWPair:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             command = [sys.executable, "-m", "engine.structure.checker_process"]
-            self._process = subprocess.Popen(command, stdin=theirs, stdout=theirs)
+            self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno())
             ours.settimeout(PATIENCE_S)
-            self._lines = ours.makefile("rwb")
-        return self._lines
+            lines = self._lines = ours.makefile("rwb")
+        return lines
 
     def _end(self) -> str:
         """Why it gave no answer."""

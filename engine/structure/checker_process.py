@@ -11,6 +11,7 @@ import json
 import resource
 import signal
 import sys
+from functools import partial
 
 from engine.structure.checker import FAILED
 from engine.structure.compiler import problem_of
@@ -30,7 +31,7 @@ def main() -> None:
         most_s, source = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, most_s)
         try:
-            problem = deep.submit(lambda source=source: problem_of(source)).result()
+            problem = deep.submit(partial(problem_of, source)).result()
         except BaseException:  # of the library, which is of another language  # noqa: BLE001
             problem = FAILED
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -110,7 +110,12 @@ def test_a_schema_within_schemas_is_read_and_written_once(
 ) -> None:
     """Else each level would double the grammar, or the time that it takes to make it."""
     read, reads, lengths = list[Any](), ArgumentGrammar._braced, []
-    monkeypatch.setattr(ArgumentGrammar, "_braced", lambda self, one: read.append(one) or reads(self, one))
+
+    def braced(grammar: ArgumentGrammar, schema: Any) -> str:
+        read.append(schema)
+        return reads(grammar, schema)
+
+    monkeypatch.setattr(ArgumentGrammar, "_braced", braced)
     for depth in (6, 12):
         schema: Any = {"type": "string"}
         for _ in range(depth):

@@ -67,7 +67,12 @@ def test_a_character_that_was_never_read_costs_no_more_for_an_expression_of_many
 ) -> None:
     pattern = Pattern("(?i)" + "".join(map(chr, range(0x4E00, 0x4E00 + 500))))
     asked, spellings = list[str](), characters._spellings
-    monkeypatch.setattr(characters, "_spellings", lambda char: asked.append(char) or spellings(char))
+
+    def spelt(char: str) -> set[str]:
+        asked.append(char)
+        return spellings(char)
+
+    monkeypatch.setattr(characters, "_spellings", spelt)
     text = "".join(map(chr, range(0x5000, 0x5100)))
     pattern.find(START, text)
     assert asked == list(text)

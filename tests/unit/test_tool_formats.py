@@ -257,7 +257,12 @@ def test_what_is_waited_for_has_an_end(name: str, repeated: str, monkeypatch: py
 def test_what_python_alone_can_read_is_short_or_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads some ten thousand characters in a tenth of a second, amid everybody's events."""
     read, reads = list[str](), ast.literal_eval
-    monkeypatch.setattr("ast.literal_eval", lambda spelt: read.append(spelt) or reads(spelt))
+
+    def evaluated(spelt: str) -> object:
+        read.append(spelt)
+        return reads(spelt)
+
+    monkeypatch.setattr("ast.literal_eval", evaluated)
     pieces = pieces_of("pythonic", single=False)
     for value, whole in (("[" + "1," * 5000 + "]", False), ("[True]", True), ("'it\\'s'", True)):
         so_far = told(pieces.reader(OFFERED), pieces.tokens(f"[find(q={value})]"))
