@@ -118,10 +118,11 @@ def values_of(written: str, delimiters: Delimiters) -> dict[str, tuple[str, Any]
     """How each argument that is whole is written, and what that says, behind the bracket of a call."""
     call, values = PythonicCall(delimiters), dict[str, tuple[str, Any]]()
     for char in f"f({written}":
-        key, spelt, arguments = call._key, call._read, call._arguments
+        key, spelt, arguments, before = call._key, call._read, call._arguments, len(call.told)
         step = call.step(char)
         if call._arguments > arguments and key is not None:
-            values[key] = spelt, _value(delimiters.spelt(spelt.strip()))
+            _, _, told = call.told[before:].partition(": ")
+            values[key] = spelt, json.loads(told[:-1] if step is Step.WHOLE else told)
         if step is not Step.MORE:
             break
     return values
