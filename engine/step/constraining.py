@@ -119,7 +119,8 @@ class Constraining:
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
-        job = worker.submit(lambda: [follow() for follow in work])
+        owner = None if worker is self._quick else sequences[0].tenant  # of what takes long, each has a turn
+        job = worker.submit(lambda: [follow() for follow in work], owner)
         for sequence in sequences:
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:

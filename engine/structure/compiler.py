@@ -1,20 +1,19 @@
 """The compiler of grammars, with limits: what one stranger's grammar may cost, in work and not in time.
 
 A grammar is a text of llguidance's: Lark, or JSON that holds a JSON schema. The limits bound what compiling
-it and each step along it can take; they do not bound its recursion, so all of it is done on a deep stack
-(`worker.py`). The gateway asks `problem_of` before a grammar goes to an engine; both go by the same limits.
+it and each step along it can take, but for what is made in one go; they do not bound its recursion, so all of
+it is done on a deep stack (`worker.py`). The gateway has `problem_of` asked in a process of its own
+(`checker.py`) before a grammar goes to an engine; both go by the same limits.
 It knows no token but bytes, and no stream.
 """
 
 from __future__ import annotations
 
 import functools
-from concurrent.futures import Future
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
-from engine.structure.worker import Worker
 
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
@@ -55,20 +54,6 @@ def problem_of(source: str) -> str:
     if not matcher.is_error():
         matcher.compute_bitmask()
     return reason_of(matcher) if matcher.is_error() else ""
-
-
-def problem_in_thread(source: str) -> str:
-    """As `problem_of`, where the stack is deep; whoever asks waits."""
-    asked: Future[str] = _worker.submit(functools.partial(problem_of, source))
-    try:
-        return asked.result()
-    except Exception:
-        raise
-    except BaseException:  # of the library, which is of another language  # noqa: BLE001
-        return "its compiler failed"
-
-
-_worker = Worker("grammars")
 
 
 def reason_of(matcher: LLMatcher) -> str:

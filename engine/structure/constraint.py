@@ -3,7 +3,8 @@
 Whatever happens to the stream's tokens is noted here at once, and costs nothing; the threads then have the
 matcher follow, and the *outlook* is what came of it: what is forced next, what is allowed, or why the grammar
 cannot be gone on with. There are three threads: what took long once waits behind what takes long, and a
-grammar that was just begun, which is to be compiled, behind others of that kind.
+grammar that was just begun, which is to be compiled, behind others of that kind; of several tenants each in
+its turn.
 
 It knows positions among a stream's tokens, and tokens. It knows no sequence and no step.
 """

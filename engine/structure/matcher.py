@@ -11,7 +11,7 @@ It works where it is called, and may take long; `constraint.py` has it work in a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemo
 from engine.structure.vocabulary import Vocabulary
 
 ALLOWED = 200  # a mask's byte of a token that may come
+AT_ONCE = 512  # tokens that are followed in one go: meanwhile nobody else has the interpreter
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
     "them have ended."
@@ -85,9 +86,9 @@ class Matcher:
     def _matcher(self) -> LLMatcher:
         if self._followed is None:
             self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
-            again = self._runs[-1].inside.tolist()  # which takes no more than before
-            if again and not self._followed.consume_tokens(again):
-                raise self._error(self._followed)
+            for again in _in_pieces(self._runs[-1].inside.tolist()):  # which takes no more than before
+                if not self._followed.consume_tokens(again):
+                    raise self._error(self._followed)
         return self._followed
 
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
@@ -109,14 +110,15 @@ class Matcher:
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
         inside = 0 if run.behind_end else self._until_end(tokens)
-        self._consume(tokens[:inside])
-        run.inside.extend(tokens[:inside])
+        for some in _in_pieces(tokens[:inside]):
+            self._consume(some)
+            run.inside.extend(some)
         if inside < len(tokens) and not run.behind_end and not self._matcher.is_accepting():
             raise GrammarError("The grammar may not end where the stream did.")
         run.behind_end += len(tokens) - inside
 
     def _consume(self, tokens: list[int]) -> None:
-        if tokens and not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
+        if not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
             raise self._error(self._matcher)
         self._runs[-1].text_bytes += self._length_of(tokens)
         if not self._share.follow(self._runs[-1].text_bytes):
@@ -216,3 +218,7 @@ class Matcher:
 
     def _error(self, matcher: LLMatcher) -> GrammarError:
         return GrammarError(f"The grammar cannot be followed any further: {reason_of(matcher)}.")
+
+
+def _in_pieces(tokens: list[int]) -> Iterator[list[int]]:
+    return (tokens[at : at + AT_ONCE] for at in range(0, len(tokens), AT_ONCE))

@@ -33,16 +33,55 @@ def _plain(item: Item, flags: int) -> Item:
     return (item[0], (item[1], bool(flags & re.ASCII))) if item[0] is sre.CATEGORY else item
 
 
-def is_in(char: str, among: Charset) -> bool:
-    negated, folded, items = among
-    spellings = _spellings(char) if folded else (char,)
-    return negated != any(_fits(one, item, folded) for one in spellings for item in items)
+class Places:
+    """At which places, each with its set, a character may stand. What one costs follows from how many ranges
+    and categories there are in all sets, and not from how many sets: a letter is looked up."""
+
+    def __init__(self, charsets: Iterable[Charset]) -> None:
+        self._negated = 0
+        self._exact, self._folded = _Items(), _Items()
+        for at, (negated, folded, items) in enumerate(charsets):
+            self._negated |= negated << at
+            found = self._folded if folded else self._exact
+            for item in items:
+                found.add(item, 1 << at, folded)
+
+    def of(self, char: str) -> int:
+        """As bits."""
+        found = self._exact.of(char)
+        for spelling in _spellings(char) if self._folded else ():
+            found |= self._folded.of(spelling)
+        return found ^ self._negated
 
 
-def _fits(char: str, item: Item, folded: bool) -> bool:
+class _Items:
+    """Of sets, with the places of those."""
+
+    def __init__(self) -> None:
+        self._literals: dict[str, int] = {}
+        self._others: dict[Item, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._literals or self._others)
+
+    def add(self, item: Item, places: int, folded: bool) -> None:
+        kind, value = item
+        if kind is not sre.LITERAL:
+            self._others[item] = self._others.get(item, 0) | places
+            return
+        for char in {chr(value), *(_spellings(chr(value)) if folded else ())}:
+            self._literals[char] = self._literals.get(char, 0) | places
+
+    def of(self, char: str) -> int:
+        found = self._literals.get(char, 0)
+        for item, places in self._others.items():
+            if found & places != places and _fits(char, item):
+                found |= places
+        return found
+
+
+def _fits(char: str, item: Item) -> bool:
     kind, value = item
-    if kind is sre.LITERAL:
-        return ord(char) == value or (folded and char in _spellings(chr(value)))
     if kind is sre.RANGE:
         return bool(value[0] <= ord(char) <= value[1])
     category, ascii_only = value

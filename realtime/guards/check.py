@@ -5,6 +5,7 @@ To read an expression takes milliseconds: this is for a thread. What was read is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import UNSET
@@ -17,16 +18,21 @@ from realtime.refusal import Refusal
 
 MOST_POSITIONS = 2048  # of all expressions of a stream: what a character costs at most follows from it
 KINDS = ("regex", "tool", "budget")
+_COUNTS = re.compile(r"\{(\d{0,9}),?(\d{0,9})\}")
 
 
-def length(guards: Sequence[Guard]) -> int:
-    """Characters of their expressions."""
-    return sum(
-        len(text)
-        for guard in guards
-        for text in (guard.regex, guard.forbid, guard.require, guard.path)
-        if isinstance(text, str)
-    )
+def expressions(guards: Sequence[Guard]) -> list[str]:
+    """And paths."""
+    texts = (text for guard in guards for text in (guard.regex, guard.forbid, guard.require, guard.path))
+    return [text for text in texts if isinstance(text, str)]
+
+
+def written_length(expression: str) -> int:
+    """About how many characters it has with repetitions written out, which may stand within each other."""
+    times = 1
+    for counts in _COUNTS.findall(expression):
+        times = min(MOST_POSITIONS, times * max(1, *(int(count or 1) for count in counts)))
+    return len(expression) * times
 
 
 def check(guards: Sequence[Guard]) -> None:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import ALWAYS, GAPS, KINDS, Automaton, Bits, RegexError, gap
-from realtime.guards.characters import NONE, Charset, is_in, kind_of
+from realtime.guards.characters import NONE, Places, kind_of
 
 LONGEST = 512  # characters of an expression
 MOST_STEPS = 64  # that one character may cost
@@ -66,10 +66,7 @@ class Pattern:
         automaton = Automaton(source)
         self.positions = len(automaton.charsets)
         self._ascii = bool(automaton.flags & re.ASCII)
-        members = dict[Charset, int]()
-        for at, one in enumerate(automaton.charsets):
-            members[one] = members.get(one, 0) | 1 << at
-        self._members = list(members.items())
+        self._places = Places(automaton.charsets)
         self._empty = automaton.empty
         self._whole = 0  # positions at which it is found, whatever follows
         if ALWAYS in automaton.last:
@@ -142,8 +139,7 @@ class Pattern:
         """The positions at which it may be read."""
         mask = self._masks.get(char)
         if mask is None:
-            mask = sum(members for among, members in self._members if is_in(char, among))
-            self._masks.remember(char, mask)
+            mask = self._masks.remember(char, self._places.of(char))
         return mask
 
 

@@ -132,6 +132,7 @@ class Adoptions:
             window=self._window,
             ahead_s=self._clock() - self._wall(),
         )
+        await asyncio.to_thread(rebuilt.try_rules)
         await _paid_by(listener, rebuilt.replay())
         stream, record = rebuilt.stream, rebuilt.record
         keep = api.Keep(

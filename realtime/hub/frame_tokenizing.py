@@ -45,6 +45,8 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
 PAST_TOKEN = 16  # a token that is read again, in characters of other text
+PAST_STEP, PAST_STOP = 200, 64  # what was told amid those, and a character that it stops at
+MESSAGE = 32  # a message, beside what it says: a template has its words around it
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
@@ -65,11 +67,18 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
-    expressions = guards.length(_guards(frame))
+    expressions = sum(map(guards.written_length, guards.expressions(_guards(frame))))
     compiled += expressions * min(expressions, GUARD_CHARACTER)
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        compiled += sum(map(_step_length, frame.past.steering))
     return compiled + _written(frame)
+
+
+def _step_length(step: PastAdjust | PastInject) -> int:
+    stops = "" if isinstance(step, PastInject) else "".join(step.params.stop or ())
+    return PAST_STEP + PAST_STOP * len(stops)
 
 
 def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
@@ -113,7 +122,8 @@ def past_injects(frame: protocol.Start) -> list[protocol.Inject]:
 
 
 def _message_length(message: Message) -> int:
-    length = len(message.name or "") + sum(map(len, message.texts)) + len(message.reasoning_content or "")
+    length = MESSAGE + len(message.role) + len(message.name or "")
+    length += sum(map(len, message.texts)) + len(message.reasoning_content or "")
     if message.tool_calls:
         length += sum(
             len(call.id) + len(call.function.name) + len(call.function.arguments)
@@ -184,7 +194,8 @@ def _message_bytes(message: Message) -> int:
 def estimated_tokens(frame: StreamFrame) -> int:
     """What a text is charged as that was worked at in vain."""
     asked = _grammar(frame)
-    ruled = guards.length(_guards(frame)) + (0 if asked is None else grammar_length(asked))
+    ruled = sum(map(len, guards.expressions(_guards(frame))))
+    ruled += 0 if asked is None else grammar_length(asked)
     return 1 + (_written(frame) + ruled) // CHARACTERS_A_TOKEN
 
 

@@ -175,7 +175,7 @@ class IncomingNews:
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
             if action != "tell":
-                _charge_reader(entry, ACT_S)
+                _charge_reader(entry, ACT_S + stream.context.recount_s)
         self.time_hold(entry)
         if stream.reading:
             later.append(_reading_on(one))

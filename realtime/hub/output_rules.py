@@ -117,7 +117,8 @@ def _tried(tool: Tool, held: HeldTool, at: int, spelling: Spelling) -> HeldTool:
     if held.schema is ANY_ARGUMENTS:
         return held
     problem = "there are too many" if at >= MOST_TRIED else ""
-    problem = problem or _problem_of(CallGrammar(spelling, [held], answer="", parallel=False, as_text=True))
+    alone = CallGrammar(spelling, [held], answer="", parallel=False, as_text=True)
+    problem = problem or problem_of(source_of_lark(alone.lark()), briefly=True)
     if not problem:
         return held
     return _free(tool, f"`tools[{at}].function.parameters` cannot be followed: {problem}.")

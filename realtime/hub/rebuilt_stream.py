@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -19,8 +20,10 @@ from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
 from realtime.hub.frame_tokenizing import openings, past_injects
+from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import tell
+from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
@@ -85,6 +88,14 @@ class RebuiltStream:
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
         self.stream.credit.grant(self._journal.credit - prefetch)
+
+    def try_rules(self) -> None:
+        """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
+        if self._parent is not None:
+            self._parent.try_rules()
+        elif self.record.start.tools:
+            with suppress(Refusal):  # it is raised again
+                output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""

@@ -1,8 +1,8 @@
 """What a client knows of a stream that nobody else knows any more, as the context of one that goes on there.
 
 Its output is taken as given, token for token, and what it was told stands where it stood, so that all that
-hangs on that (text, calls, where a grammar began) is as it was. Pure; it takes as long as there are tokens,
-and others may have their turn in between.
+hangs on that (text, calls, where a grammar began) is as it was. Pure; it takes as long as there are tokens
+and steps, and others may have their turn in between.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def begun(
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
         else:
             _inject(context, start.request_id, step, next(injections), rules)
+        yield context
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
     _check(context, model)

@@ -2,28 +2,36 @@
 be followed.
 
 What is refused is refused by what the grammar says, and not by how long it took: a limit counts characters,
-properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`). It takes
-milliseconds all the same, and up to half a second: `check` is for a thread. It knows no stream and no token.
+properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`), or is stopped by
+what it took (`engine/structure/checker.py`). It takes milliseconds all the same, and up to a second: `check`
+is for a thread. It knows no stream and no token.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Struct
 
+from engine.structure.checker import BRIEFLY_S, MOST_S, Checker
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
 from realtime.tools.lark import slashed
+from realtime.tools.offered import SAYS_NOTHING
 
 SCHEMA_BYTES, TEXT_BYTES = 64 << 10, 16 << 10
 DEPTH, PROPERTIES = 64, 1000
 MOST_KNOWN = 4096  # problems, or that there is none
+# Different expressions that a text may be held to at once: with each more there may be twice as much to do,
+# and at any token. Counted are all, where any may be.
+MOST_AT_ONCE = 8
 KINDS = ("json_schema", "regex", "lark", "choice")
+_SAYS_NOTHING = (SAYS_NOTHING | {"type", "$defs", "definitions", "x-guidance"}) - {"format"}
 COMPACT = {"whitespace_flexible": False}
 # So many characters between two tokens of JSON, and no more: some models would write nothing else.
 SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
@@ -80,6 +88,9 @@ def check(grammar: Grammar) -> None:
     kind = given[0]
     if kind == "json_schema":
         check_shape(grammar.json_schema, "params.grammar.json_schema")
+    if isinstance(grammar.lark, str):
+        for schema in _schemas_within(grammar.lark):
+            check_shape(schema, "params.grammar.lark")
     try:
         source = source_of(grammar)
         size = len(source.encode())
@@ -106,7 +117,7 @@ def _encoded(value: object) -> str:
 
 def check_shape(schema: Any, field: str) -> None:
     """Raise `TextError` for what the compiler's own limits come to too late."""
-    properties = 0
+    properties, at_once, expressions = 0, False, set[str]()
     for value, depth in _walk(schema):
         if depth > DEPTH:
             raise TextError(f"`{field}` is nested deeper than {DEPTH} levels.")
@@ -114,6 +125,33 @@ def check_shape(schema: Any, field: str) -> None:
         properties += len(listed) if isinstance(listed, dict) else 0
         if properties > PROPERTIES:
             raise TextError(f"`{field}` has more than {PROPERTIES} properties.")
+        at_once = at_once or _holds_at_once(value)
+        expressions |= {one for key in ("pattern", "format") if isinstance(one := value.get(key), str)}
+    if at_once and len(expressions) > MOST_AT_ONCE:
+        raise TextError(
+            f"`{field}` has {len(expressions)} different `pattern`s and `format`s; with `allOf`, or others "
+            f"beside `anyOf`, `oneOf` or `$ref`, it may have {MOST_AT_ONCE}."
+        )
+
+
+def _holds_at_once(schema: dict[str, Any]) -> bool:
+    """Whether a value is held to several schemas."""
+    parts = schema.get("allOf")
+    if isinstance(parts, list) and len(parts) > 1:
+        return True
+    kinds: dict[str, type] = {"allOf": list, "anyOf": list, "oneOf": list, "$ref": str}
+    elsewhere = any(isinstance(schema.get(key), kind) for key, kind in kinds.items())
+    return elsewhere and len(schema.keys() - _SAYS_NOTHING) > 1
+
+
+def _schemas_within(lark: str) -> Iterator[Any]:
+    """What is no JSON the compiler refuses."""
+    at = 0
+    while (found := lark.find("%json", at)) >= 0:
+        at = found + 1
+        with suppress(ValueError, RecursionError):
+            schema, at = json.JSONDecoder().raw_decode(lark, lark.index("{", at))
+            yield schema
 
 
 def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
@@ -128,24 +166,18 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
             waiting += [(inner, depth + 1) for inner in value]
 
 
-def problem_of(source: str) -> str:
+def problem_of(source: str, *, briefly: bool = False) -> str:
     """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
-    tools again and again."""
-    key = blake2b(source.encode(), digest_size=16).digest()
+    tools again and again. `briefly`: one of many."""
+    key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None:
-        problem = _problem_of(source)
+        problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
         if len(_known_problems) >= MOST_KNOWN:
             _known_problems.clear()
         _known_problems[key] = problem
     return problem
 
 
+_checker = Checker()
 _known_problems: dict[bytes, str] = {}
-
-
-def _problem_of(source: str) -> str:
-    """What compiles a grammar goes down as far as that goes."""
-    from engine.structure import compiler  # not before somebody has a grammar
-
-    return compiler.problem_in_thread(source)

@@ -85,7 +85,7 @@ class ArgumentGrammar:
         properties = {**properties, **{key: True for key in required if key not in properties}}
         others = schema.get("additionalProperties", True)
         if not properties and others is not False:
-            any_pair = pair(_KEY, others)
+            any_pair = self._lark.rule(pair(_KEY, others))  # said twice, and within it another may be
             more = f"({quoted(comma)} {any_pair})*" if comma else f"({any_pair})*"
             return f"({any_pair} {more})?" if comma else more
         pairs = [(pair(self._key(key), value), key in required) for key, value in properties.items()]
@@ -157,7 +157,7 @@ class ArgumentGrammar:
             return one_of([self._braced(one) for one in schema["anyOf"]])
         match schema.get("type"):
             case list() as kinds:
-                return one_of([self._braced({**schema, "type": kind}) for kind in kinds])
+                return one_of([self._braced({**schema, "type": kind}) for kind in dict.fromkeys(kinds)])
             case "string":
                 quote = self._tools.quote
                 return f"{self._written(quote)} {self._text(schema, quote)}"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import groupby
 
 import msgspec
 from msgspec.structs import replace
@@ -34,18 +35,20 @@ For each function call, return a json object with function name and arguments wi
 def without_tools(messages: Sequence[Message], tools: Sequence[Tool] | None) -> list[Message]:
     """The same conversation in messages of text alone."""
     spelt = list[Message]()
-    for message in messages:
-        if message.role == "tool":
-            _add_result(spelt, message)
-        elif message.tool_calls:
-            calls = "\n".join(map(_call, message.tool_calls))
-            text = "".join(message.texts)
-            spelt.append(
-                Message(role=message.role, content=f"{text}\n{calls}" if text else calls, name=message.name)
-            )
+    for are_results, some in groupby(messages, key=lambda message: message.role == "tool"):
+        if are_results:  # of one turn's calls are one message: templates want turns to alternate
+            spelt.append(Message(role="user", content="\n".join(map(_result, some))))
         else:
-            spelt.append(message)
+            spelt += map(_spelt, some)
     return _with_system(spelt, _about(tools)) if tools else spelt
+
+
+def _spelt(message: Message) -> Message:
+    if not message.tool_calls:
+        return message
+    calls = "\n".join(map(_call, message.tool_calls))
+    text = "".join(message.texts)
+    return Message(role=message.role, content=f"{text}\n{calls}" if text else calls, name=message.name)
 
 
 def _about(tools: Sequence[Tool]) -> str:
@@ -65,11 +68,5 @@ def _call(call: MessageToolCall) -> str:
     return f'<tool_call>\n{{"name": {name}, "arguments": {call.function.arguments}}}\n</tool_call>'
 
 
-def _add_result(messages: list[Message], message: Message) -> None:
-    """Results of one turn's calls are one message: templates want turns to alternate."""
-    text = f"<tool_response>\n{''.join(message.texts)}\n</tool_response>"
-    last = messages[-1] if messages else None
-    if last is not None and last.role == "user" and "".join(last.texts).endswith("</tool_response>"):
-        messages[-1] = replace(last, content=f"{''.join(last.texts)}\n{text}")
-    else:
-        messages.append(Message(role="user", content=text))
+def _result(message: Message) -> str:
+    return f"<tool_response>\n{''.join(message.texts)}\n</tool_response>"

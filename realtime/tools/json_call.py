@@ -146,6 +146,7 @@ class JsonCall:
 def _string(spelt: str) -> str | None:
     try:
         value = json.loads(spelt)
-    except ValueError:
+        value.encode()  # an escape may have made half a character of it
+    except (AttributeError, ValueError):
         return None
-    return value if isinstance(value, str) else None
+    return str(value)

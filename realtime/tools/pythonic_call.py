@@ -6,13 +6,18 @@ import ast
 import copy
 import json
 import re
+import warnings
 from typing import Any
 
 from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.json_scanner import SPACE
 
+LONGEST_LITERAL = (
+    2048  # characters of what is no JSON, but for a string by itself: Python reads it for some ms
+)
 _IN_STRINGS = re.compile(r"""["'\\]""")
+_STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 
 
 class PythonicCall:
@@ -113,10 +118,11 @@ def values_of(written: str, delimiters: Delimiters) -> dict[str, tuple[str, Any]
     """How each argument that is whole is written, and what that says, behind the bracket of a call."""
     call, values = PythonicCall(delimiters), dict[str, tuple[str, Any]]()
     for char in f"f({written}":
-        key, spelt, arguments = call._key, call._read, call._arguments
+        key, spelt, arguments, before = call._key, call._read, call._arguments, len(call.told)
         step = call.step(char)
         if call._arguments > arguments and key is not None:
-            values[key] = spelt, _value(delimiters.spelt(spelt.strip()))
+            _, _, told = call.told[before:].partition(": ")
+            values[key] = spelt, json.loads(told[:-1] if step is Step.WHOLE else told)
         if step is not Step.MORE:
             break
     return values
@@ -133,7 +139,11 @@ def _value(spelt: str) -> Any:
         return json.loads(spelt)
     except (ValueError, RecursionError):
         pass
+    if len(spelt) > LONGEST_LITERAL and not _STRING.fullmatch(spelt):
+        raise ValueError("too long a literal")
     try:
-        return ast.literal_eval(spelt)
+        with warnings.catch_warnings():  # of escapes, which would be logged
+            warnings.simplefilter("ignore")
+            return ast.literal_eval(spelt)
     except (SyntaxError, RecursionError, MemoryError):
         raise ValueError("no literal") from None

@@ -29,7 +29,7 @@ OUR_OWN = {
     "realtime.codec": SPOKEN,
     "realtime.tools": SPOKEN,
     "realtime.text": ["realtime.tools", *SPOKEN],
-    "realtime.text.grammar": ["engine.structure.compiler", "realtime.tools", *SPOKEN],
+    "realtime.text.grammar": ["engine.structure.checker", "realtime.tools", *SPOKEN],
     "realtime.guards": SPOKEN,
     "realtime.stream": ["realtime.guards", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from engine.structure.matcher import Matcher
 from realtime.text.grammar import source_of_lark
+from realtime.tools.argument_grammar import ArgumentGrammar
 from realtime.tools.call_grammar import NO_ARGUMENTS, CallGrammar, HeldTool
 from tests.fakes.held_calls import HeldModel
 
@@ -93,3 +95,34 @@ def test_an_answer_that_begins_like_a_call_is_one(text: str, expected: bool) -> 
 def test_where_every_message_has_a_header(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("harmony", text, headed=True, **asked) is expected
     assert fits("harmony", "<|start|>assistant" + text, headed=False, **asked) is expected
+
+
+@pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda schema: {"type": "object", "additionalProperties": schema},
+        lambda schema: {"type": ["array", "array", "array"], "items": schema},
+    ],
+)
+def test_a_schema_within_schemas_is_read_and_written_once(
+    name: str, around: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each level would double the grammar, or the time that it takes to make it."""
+    read, reads, lengths = list[Any](), ArgumentGrammar._braced, []
+
+    def braced(grammar: ArgumentGrammar, schema: Any) -> str:
+        read.append(schema)
+        return reads(grammar, schema)
+
+    monkeypatch.setattr(ArgumentGrammar, "_braced", braced)
+    for depth in (6, 12):
+        schema: Any = {"type": "string"}
+        for _ in range(depth):
+            schema = around(schema)
+        tool = HeldTool("find", {"type": "object", "properties": {"q": schema}})
+        spelling = HeldModel(name, single=True).pieces.spelling
+        read.clear()
+        lengths.append(len(CallGrammar(spelling, [tool], answer="", parallel=True).lark()))
+        assert len(read) <= 2 * depth + 2
+    assert lengths[1] < 2 * lengths[0]

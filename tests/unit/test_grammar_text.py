@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
+import signal
 from typing import Any
 
 import pytest
 
 from engine.structure import matcher as matcher_module
+from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
@@ -30,10 +33,17 @@ def one_of_many(count: int) -> dict[str, Any]:
     }
 
 
+def patterns(keyword: str, count: int) -> dict[str, Any]:
+    """Of the second value, which nobody looks at before a stream comes to it."""
+    texts = [{"type": "string", "pattern": f"^(ok|xyzw(a|b|c)*(a|b)(a|b|c){{{at}}})$"} for at in range(count)]
+    return {"type": "object", "properties": {"a": {"type": "integer"}, "b": {keyword: texts}}}
+
+
 def lark_chain(rules: int, rule: str) -> str:
     return "start: r0\n" + "".join(rule.format(at, at + 1) for at in range(rules)) + f'r{rules}: "z"'
 
 
+AT_ONCE = " & ".join(f"/(?s:.*)(a|b)(?s:.{{{at}}})/" for at in range(1, 40))
 LOOP = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
 OVERLAP = {"properties": {"ab": {"type": "integer"}}, "patternProperties": {"^a": {"type": "string"}}}
 REFUSED: dict[str, tuple[Grammar, str]] = {
@@ -59,6 +69,13 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "deep brackets": (Grammar(lark="start: " + "(" * 2_000), "too deeply nested"),
     "ambiguous": (Grammar(lark=lark_chain(800, 'r{}:(r{}|"y")+\n')), "Too many items"),
     "no JSON": (Grammar(json_schema={"const": object()}), "not JSON"),
+    "a multiple of much": (Grammar(json_schema={"type": "integer", "multipleOf": 999_983}), "takes too long"),
+    "many patterns at once": (Grammar(json_schema=patterns("allOf", 9)), "9 different `pattern`s"),
+    "many within Lark": (
+        Grammar(lark=f"start: %json {json.dumps(patterns('allOf', 9))}"),
+        "lark` has 9 different `pattern`s",
+    ),
+    "many at once": (Grammar(lark=f"start: T\nT: {AT_ONCE}"), "takes too long"),
 }
 
 
@@ -79,6 +96,8 @@ TAKEN = {
     "anything": Grammar(json_schema=True),
     "no limits of its own": Grammar(json_schema={"type": "object"}),
     "deep": Grammar(json_schema=nested(31)),
+    "few patterns at once": Grammar(json_schema=patterns("allOf", 8)),
+    "many patterns, each by itself": Grammar(json_schema=patterns("anyOf", 30)),
     "a chain of rules": Grammar(lark=lark_chain(1_100, "r{}:r{}\n")),
     "a tree": Grammar(json_schema=TREE),
     "options": Grammar(json_schema={"type": "string", "x-guidance": {"lenient": True}}),
@@ -88,6 +107,22 @@ TAKEN = {
 @pytest.mark.parametrize("name", TAKEN)
 def test_what_can_is_taken(name: str) -> None:
     check(TAKEN[name])
+
+
+def test_whatever_became_of_the_process_that_compiled_the_one_before() -> None:
+    checker = Checker()
+    source = source_of(Grammar(regex="a"))
+    assert checker.problem_of(source) == ""
+    first = checker._process
+    assert first is not None
+    assert checker.problem_of(source_of(REFUSED["many at once"][0]), 0.05) == TOO_LONG
+    assert first.returncode == -signal.SIGPROF
+    assert checker.problem_of(source) == ""
+    assert checker._process is not None
+    checker._process.send_signal(signal.SIGSEGV)
+    checker._process.wait()
+    assert checker.problem_of(source) == ""
+    checker.close()
 
 
 @pytest.mark.parametrize("grammar", MANY, ids=str)
@@ -129,6 +164,35 @@ def test_a_grammar_that_begins_anew_again_and_again_is_held_once(monkeypatch: py
         matcher.back(1)
         matcher.drop_run()
     assert matcher.mask() == allowed
+
+
+def test_much_text_is_followed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matcher keeps the interpreter, and with it everybody's step, for as long as each takes."""
+    lengths = list[int]()
+
+    class Counting:
+        def __init__(self, matcher: Any) -> None:
+            self._matcher = matcher
+
+        def deep_copy(self) -> Counting:
+            return Counting(self._matcher.deep_copy())
+
+        def consume_tokens(self, tokens: list[int]) -> bool:
+            lengths.append(len(tokens))
+            return bool(self._matcher.consume_tokens(tokens))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._matcher, name)
+
+    monkeypatch.setattr(matcher_module, "matcher_of", lambda *asked: Counting(matcher_of(*asked)))
+    matcher = Matcher(source_of(Grammar(regex="(ab)+c")), toy_vocabulary())
+    matcher.accept([*b"ab" * 5000])
+    assert matcher.would_fit([*b"bc"], dropped=0, void=1), "for which all of it is followed again"
+    assert sum(lengths) == 10_000 + 9_999
+    assert max(lengths) <= 512
+    matcher.back(1)
+    matcher.accept([*b"bab"])
+    assert not matcher.fits([*b"b"])
 
 
 def fits(grammar: Grammar, text: str) -> bool:

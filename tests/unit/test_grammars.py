@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from engine.schedule.batch import Row
+from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
@@ -406,6 +407,28 @@ def test_who_begins_waits_for_no_matcher_that_took_long_before(monkeypatch: pyte
     driver.until(driver.has(2, 1))
     done.set()
     driver.until(lambda: driver.told[1].finish is not None and driver.told[2].finish is not None)
+
+
+def test_a_tenant_waits_for_no_more_than_one_of_anothers_new_grammars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, go, compiled, original = new(), threading.Event(), list[str](), Constraint._follow
+
+    def follows(constraint: Constraint, *asked: Any) -> None:
+        assert go.wait(60)
+        if not constraint.compiled:
+            compiled.append(constraint.source)
+        original(constraint, *asked)
+
+    monkeypatch.setattr(Constraint, "_follow", follows)
+    asked = [told(Grammar(choice=[letter])) for letter in "abcdef"]
+    for stream, grammar in enumerate(asked, 1):
+        sampling = api.Sampling(max_tokens=1, grammar=grammar)
+        driver.send(api.Submit(stream, PROMPT, sampling, 1, tenant=stream // len(asked)))
+    driver.until(lambda: len(driver.engine.scheduler.sequences) == len(asked))
+    go.set()
+    driver.until(lambda: sum(one.finish is not None for one in driver.told.values()) == len(asked))
+    assert compiled.index(asked[-1].source) <= 2
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

@@ -8,10 +8,14 @@ import random
 
 import pytest
 
+from midstream import protocol
+from realtime.guards import characters
 from realtime.guards import pattern as patterns
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import MOST_POSITIONS, RegexError
 from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern, Remembered
+from realtime.hub.frame_tokenizing import text_length
+from realtime.hub.hub import LONG_TEXT
 
 HOSTILE = [
     "(a|b)*a(a|b){250}",  # as many states as there are sets of positions
@@ -56,6 +60,22 @@ def test_work_grows_with_the_text_and_with_nothing_else(source: str, gone: list[
         assert max(gone, default=0) <= MOST_STEPS
         assert len(pattern._steps) <= MOST_REMEMBERED
     assert work[8_000] <= 2.5 * work[4_000] + 1000
+
+
+def test_a_character_that_was_never_read_costs_no_more_for_an_expression_of_many_letters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pattern = Pattern("(?i)" + "".join(map(chr, range(0x4E00, 0x4E00 + 500))))
+    asked, spellings = list[str](), characters._spellings
+
+    def spelt(char: str) -> set[str]:
+        asked.append(char)
+        return spellings(char)
+
+    monkeypatch.setattr(characters, "_spellings", spelt)
+    text = "".join(map(chr, range(0x5000, 0x5100)))
+    pattern.find(START, text)
+    assert asked == list(text)
 
 
 def test_all_patterns_have_so_much_room_together_and_find_the_same_without_it(
@@ -128,3 +148,13 @@ def test_what_would_cost_more_is_refused_before_it_costs_anything(source: str) -
 
 def test_patterns_are_read_once() -> None:
     assert patterns.pattern_of("ab+c") is patterns.pattern_of("ab+c")
+
+
+@pytest.mark.parametrize("source", ["(a?){512}", r"(?m)((^|a?){9}){9}", "((a?){0,30}){,30}"])
+def test_what_is_short_and_repeats_much_is_read_in_a_thread(source: str) -> None:
+    def asked(regex: str) -> protocol.Adjust:
+        guards = [protocol.Guard(name="g", do="tell", regex=regex)]
+        return protocol.Adjust(request_id="a", params=protocol.Params(guards=guards))
+
+    assert text_length(asked(source)) > LONG_TEXT
+    assert text_length(asked("[aeiou]{2}")) < LONG_TEXT

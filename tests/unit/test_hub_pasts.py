@@ -152,3 +152,24 @@ async def test_who_builds_it_again_from_its_journal_reads_a_long_past_in_many_tu
     rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
     assert sum(1 for _ in rebuilt.replay()) >= 2000 // A_TURN
     assert rebuilt.stream.output.tokens[:2000] == stream.output.tokens[:2000]
+
+
+STEPS = {
+    "stop strings": [PastAdjust(index=0, params=Params(stop=f"{at:03}" + "a" * 200)) for at in range(300)],
+    "messages that say nothing": [PastInject(index=0, messages=[Message(role="user", content="")])] * 30,
+    "adjusts of nothing": [PastAdjust(index=0, params=Params())] * 300,
+}
+
+
+@pytest.mark.parametrize("steering", STEPS.values(), ids=STEPS)
+async def test_many_steps_are_read_in_a_thread_and_others_have_their_turn(steering: Any) -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start("b", past=Past(steering=steering), params=Params(**PARAMS), on_disconnect="pause"))
+    assert not server.hub.streams, "its steps are still read"
+    await settled()
+    rest(server)
+    (stream,) = server.hub.streams
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    assert sum(1 for _ in rebuilt.replay()) >= len(steering)

@@ -16,6 +16,7 @@ from midstream.protocol import Message, Params
 from realtime.http.listener import HttpListener
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.observers import Caller
+from realtime.stream.context import COUNTED_S
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
@@ -342,3 +343,24 @@ async def test_what_was_refused_holds_no_text_however_long_its_refusal_is_kept()
         assert gone() is None
     finally:
         gc.enable()
+
+
+async def test_many_messages_that_say_nothing_are_put_in_words_in_a_thread() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=[Message(role="user", content="")] * 100))
+    assert heard(listener) == []
+    await settled()
+    assert heard(listener) != []
+
+
+def test_who_changes_tokens_that_penalties_count_pays_for_the_counting() -> None:
+    """The engine counts a long text for as long as it takes to decode several tokens."""
+    paid = []
+    for params in (Params(), Params(frequency_penalty=0.5)):
+        listener = RecordingListener(SimulatedServer(WIDE))
+        listener.send(start(prompt=[65] * 1000, params=params))
+        before = listener.owed_s
+        listener.send(protocol.Rewind(request_id="a", to=0))
+        paid.append(listener.owed_s - before)
+    assert paid == [0, pytest.approx(1000 * COUNTED_S, rel=0.1)]

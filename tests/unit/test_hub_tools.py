@@ -22,12 +22,14 @@ from midstream.protocol import (
 )
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, text_length, tools_length, weight
 from realtime.hub.hub import LONG_TEXT
+from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.text import grammar
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import SIZE, settled, start
+from tests.fakes.simulated_client import SIZE, rest, settled, start
 from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
@@ -204,3 +206,28 @@ def test_which_arguments_are_text(schema: Any, text: bool) -> None:
     assert no_texts(argument_kinds([tool])) == {"f": frozenset() if text else frozenset("q")}
     broken = Tool(function=Function(name="f", parameters={"properties": []}))
     assert no_texts(argument_kinds([broken])) == {"f": frozenset()}
+
+
+async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start("b", prompt=None, messages=HI, tools=[FIND], on_disconnect="pause"))
+    await settled()
+    rest(server)
+    (stream,) = server.hub.streams
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    compiled = list[str]()
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.append(source)
+        return ""
+
+    monkeypatch.setattr(grammar, "_known_problems", {})
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    rebuilt.try_rules()
+    assert len(compiled) == 1
+    assert list(rebuilt.replay())
+    assert len(compiled) == 1

@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine import api, toy_model
@@ -271,6 +272,22 @@ def test_what_is_cut_off_is_no_call(length: int) -> None:
     assert client.final is not None
     assert client.final.finish_reason == "length"
     assert all(call["end"] is not None for call in client.calls[:-1])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        r'{"name": "\ud834", "arguments": {}}',
+        r'{"name": "find", "arguments": "\ud834"}',
+    ],
+)
+def test_half_a_character_is_no_part_of_a_call(call: str) -> None:
+    one = lone()
+    one.write(f"<tool_call>{call}</tool_call>")
+    one.answer(finish=EOS)
+    events = one.take()
+    assert msgspec.json.encode(events), "each can be said"
+    assert not any(isinstance(event, ToolCallDone) for event in events)
 
 
 def test_an_end_within_a_call_is_no_end_by_calls() -> None:
