@@ -1,4 +1,4 @@
-"""A model's folder as far as its outline is read: what it is and how large, and no weights. It needs no torch."""
+"""A model's folder as far as its outline is read: what it is, and no weights. It needs no torch."""
 
 from __future__ import annotations
 

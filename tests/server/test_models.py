@@ -74,8 +74,8 @@ async def test_each_start_has_its_model_and_a_cold_one_says_that_it_is_loaded(se
         await alone(served)  # it was let go, and its memory with it
         again = await begun(client, "again", "small")
         await again.rest()
-        (paused,) = (event for event in again.events if event["type"] == "paused")
-        assert paused["eta_ms"] > 0
+        (told,) = (event for event in again.events if event["type"] == "paused")
+        assert told["eta_ms"] > 0
         assert again.text == streams[2].text
 
 
