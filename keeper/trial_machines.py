@@ -9,7 +9,8 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 SMALL: dict[str, Any] = {"object_store_memory": 80 << 20, "include_dashboard": False}
-HEAD: dict[str, Any] = {"num_cpus": 0, **SMALL}
+# Who starts machines for load, and who shows drivers what is logged, would have nothing to do.
+HEAD: dict[str, Any] = {"num_cpus": 0, "no_monitor": True, "include_log_monitor": False, **SMALL}
 # As docs/operations.md has them: else a machine that is frozen is missed for a minute.
 ENVIRONMENT = {
     "RAY_health_check_initial_delay_ms": "1000",

@@ -25,7 +25,7 @@ from typing import Any
 from bench.reliability.deaths import Deaths
 from bench.reliability.fleet_deaths import WATCHED, Watched, told, under_load
 from tests.server.ray_fleet import ENGINES, SILENCE_S, Fleet, redis_server
-from tests.server.test_models import serving
+from tests.server.server_process import serving
 
 EACH, SEED = 20, 20290
 BETWEEN_S = (0.2, 2.0)  # from when the fleet is whole to the next blow

@@ -10,14 +10,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.server.server_process import PATIENCE_S, Served, environment
-from tests.server.test_models import serving
+from tests.server.server_process import PATIENCE_S, Served, environment, serving
 
 MACHINES = ENGINES = 3
 SILENCE_S = 1.0  # --engine-silence-s
+POLL_S = 0.2  # engines take seconds, and want the processor to themselves
 TOY = f"""
 [models.toy]
 source = "toy"
@@ -46,9 +47,11 @@ class Fleet:
             env=environment() | ({"RAY_REDIS_ADDRESS": redis} if redis else {}),
         )
         self._heard()
-        self.up()
         ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
-        self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", str(SILENCE_S))
+        with ThreadPoolExecutor() as beside:
+            up = beside.submit(self.up)
+            self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", str(SILENCE_S))
+        up.result()
 
     def _heard(self) -> None:
         assert self._process.stdout is not None
@@ -91,7 +94,7 @@ class Fleet:
     # -- what befalls it -------------------------------------------------------------------------
 
     async def until(self, engines: int, model: str = "toy") -> None:
-        await self.served.until(lambda now: now.get(serving(model), 0) == engines)
+        await self.served.until(lambda now: now.get(serving(model), 0) == engines, poll_s=POLL_S)
 
     async def struck(self, processes: Sequence[int], blow: signal.Signals) -> None:
         """Returns when the fleet has felt it and is whole again."""
@@ -106,7 +109,7 @@ class Fleet:
         return [process for process, _, name in processes() if process in ours and SERVES in name]
 
     async def until_felt(self) -> None:
-        await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES)
+        await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES, poll_s=POLL_S)
 
     def actors(self) -> list[int]:
         ours = set(below(self._process.pid))

@@ -83,13 +83,13 @@ class Served:
         samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 
-    async def until(self, condition: Callable[[Metrics], bool]) -> Metrics:
+    async def until(self, condition: Callable[[Metrics], bool], *, poll_s: float = POLL_S) -> Metrics:
         """The first metrics of which the condition holds."""
         metrics: Metrics = {}
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not condition(metrics := await self.metrics()):  # noqa: ASYNC110 - of another process
-                    await asyncio.sleep(POLL_S)
+                    await asyncio.sleep(poll_s)
         except TimeoutError:
             raise AssertionError(f"it never came to that: {metrics}") from None
         return metrics
@@ -201,3 +201,8 @@ def used(metrics: Metrics) -> float:
 
 def decoded(metrics: Metrics) -> float:
     return metrics["midstream_tokens_total"]
+
+
+def serving(model: str) -> str:
+    """The name of the sample that says how many engines it has."""
+    return f'midstream_model_engines{{model="{model}"}}'

@@ -12,7 +12,7 @@ from typing import Any
 from tests.server.gateways import STEP, Serve, gateways, static
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.listening_engine import ListeningEngine, listening
-from tests.server.test_models import serving
+from tests.server.server_process import serving
 
 KEPT: dict[str, Any] = {"on_disconnect": "continue", "return_tokens": True, "credit": {"limit": 10_000}}
 PARAMS = {"ignore_eos": True, "temperature": 0, "max_tokens": 60}

@@ -25,31 +25,16 @@ from tests.fakes.engine_links import HELLO
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.listening_engine import ListeningEngine, listening
 from tests.server.server_process import PATIENCE_S, Served
+from tests.server.streams_that_move import GREEDY, far, go_on_and_say_the_same, paused, started
 
 Serve = Callable[..., Served]
-GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}
 STEP_MS = "20"
 SILENCE_S = 1.0
-
-
-async def started(client: Client, count: int, **params: object) -> list[Stream]:
-    """All read at the same time, by whoever asks each for its rest."""
-    return [
-        await client.start(
-            f"stream {number}", params=GREEDY | params, credit={"limit": 8000}, return_tokens=True
-        )
-        for number in range(count)
-    ]
 
 
 async def ends(streams: list[Stream]) -> set[tuple[str, str]]:
     """What they come to."""
     return {((await stream.rest())["finish_reason"], stream.text) for stream in streams}
-
-
-def paused(stream: Stream) -> list[str]:
-    """For which reasons it was."""
-    return [event["reason"] for event in stream.events if event["type"] == "paused"]
 
 
 # -- engines of its own ----------------------------------------------------------------------------
@@ -199,24 +184,6 @@ async def static_fleet(folder: Path, serve: Serve) -> AsyncIterator[tuple[Fleet,
             engine.tell()
             assert engine.ended() == 0, engine.said
             assert "Traceback" not in "".join(engine.said)
-
-
-async def far(stream: Stream, index: int) -> None:
-    """It has come so far, whatever befell it on the way."""
-    while stream.index < index:
-        event = await stream.next()
-        assert event["type"] in ("token", "paused", "resumed"), event
-
-
-async def go_on_and_say_the_same(client: Client, streams: list[Stream]) -> None:
-    """Each goes on from where it is, has said what all others have, and heard of nothing but engines."""
-    for stream in streams:
-        await far(stream, stream.index + len(client.heard(stream.request_id)) + 5)
-        await stream.send("cancel")
-        await stream.rest()
-    longest = max((stream.tokens for stream in streams), key=len)
-    assert all(stream.tokens == longest[: len(stream.tokens)] for stream in streams)
-    assert all(set(paused(stream)) <= {"engine"} for stream in streams)
 
 
 @contextmanager

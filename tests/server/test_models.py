@@ -18,7 +18,8 @@ from openai import AsyncOpenAI
 from tests.fakes.adapters import lora
 from tests.fakes.tiny_models import tiny_folder
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import PATIENCE_S, POLL_S, Metrics, Served, serving_models
+from tests.server.server_process import PATIENCE_S, POLL_S, Metrics, Served, serving, serving_models
+from tests.server.streams_that_move import paused
 
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 40}
 FILE = """
@@ -44,10 +45,6 @@ async def begun(client: Client, name: str, model: str | None) -> Stream:
     return await client.start(name, params=GREEDY, credit={"limit": 1000}, **asked)
 
 
-def serving(model: str) -> str:
-    return f'midstream_model_engines{{model="{model}"}}'
-
-
 def gone(now: Metrics) -> bool:
     return now.get(serving("small"), 0.0) == 0
 
@@ -58,10 +55,6 @@ async def alone(served: Served) -> None:
     async with asyncio.timeout(20):
         while len(served.engines) > 1:  # noqa: ASYNC110 - of another process
             await asyncio.sleep(POLL_S)
-
-
-def pauses(stream: Stream) -> list[str]:
-    return [event["reason"] for event in stream.events if event["type"] == "paused"]
 
 
 async def states(served: Served) -> dict[str, str]:
@@ -76,13 +69,13 @@ async def test_each_start_has_its_model_and_a_cold_one_says_that_it_is_loaded(se
         streams = [await begun(client, str(at), name) for at, name in enumerate([None, "best", "small"])]
         assert {(await stream.rest())["finish_reason"] for stream in streams} == {"length"}
         assert [stream.events[0]["model"] for stream in streams] == ["large", "large", "small"]
-        assert list(map(pauses, streams)) == [[], [], ["loading"]]
+        assert list(map(paused, streams)) == [[], [], ["loading"]]
         assert await states(served) == {"large": "ready", "small": "ready"}
         await alone(served)  # it was let go, and its memory with it
         again = await begun(client, "again", "small")
         await again.rest()
-        (paused,) = (event for event in again.events if event["type"] == "paused")
-        assert paused["eta_ms"] > 0
+        (told,) = (event for event in again.events if event["type"] == "paused")
+        assert told["eta_ms"] > 0
         assert again.text == streams[2].text
 
 
@@ -123,7 +116,7 @@ async def test_a_paused_streams_model_goes_and_comes_back(served: Served) -> Non
         await stream.send("resume")
         assert (await stream.rest())["finish_reason"] == "length"
         assert stream.text == truth.text
-        assert pauses(stream)[-2:] == ["client", "loading"]
+        assert paused(stream)[-2:] == ["client", "loading"]
 
 
 async def test_one_models_death_is_nothing_to_the_other(served: Served) -> None:
@@ -134,7 +127,7 @@ async def test_one_models_death_is_nothing_to_the_other(served: Served) -> None:
         await stream.until("token")
         os.kill(large, signal.SIGKILL)
         assert (await stream.rest())["finish_reason"] == "length"
-        assert pauses(stream) == ["loading"]
+        assert paused(stream) == ["loading"]
         await served.until(lambda now: now.get(serving("large")) == 1)
         again = await begun(client, "large", "large")
         assert (await again.rest())["finish_reason"] == "length"

@@ -13,21 +13,20 @@ import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from tempfile import TemporaryDirectory
 
 import pytest
-from websockets import ConnectionClosed
+from websockets import ConnectionClosed, WebSocketException
 
-from tests.fakes.tiny_models import tiny_folder
+from tests.fakes.paper_model import paper_folder
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.ray_fleet import ENGINES, TOY, Fleet, free_port, redis_server
-from tests.server.server_process import environment
-from tests.server.test_fleet import far, go_on_and_say_the_same, started
-from tests.server.test_models import pauses
+from tests.server.ray_fleet import ENGINES, POLL_S, TOY, Fleet, free_port, redis_server
+from tests.server.server_process import PATIENCE_S, environment
+from tests.server.streams_that_move import far, go_on_and_say_the_same, paused, started
 from tests.server.test_several_gateways_command import KEPT
 
 pytestmark = [
@@ -96,38 +95,82 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
     async with streams_that_go_on(fleet):
         await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES - 1}"))
         await fleet.until(ENGINES - 1)
-        said = await in_a_thread(lambda: fleet.told("roll", "toy"))
-        assert said.count("is started") == said.count("has handed over") == ENGINES - 1
-        await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
+        said = await in_a_thread(lambda: rolled_by_one_at_a_time(fleet))
+        assert said.count("is started") == said.count("has handed over") - 1 == ENGINES - 2
+        said = await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
+        assert said.count("is started") == 1
+        said = await in_a_thread(lambda: scaled_behind_a_killed_roll(fleet))
+        assert said.count("is ended") == 1
         await fleet.until(ENGINES)
+    assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
+
+
+@contextmanager
+def begun_roll(fleet: Fleet) -> Iterator[subprocess.Popen[str]]:
+    """From when its first engine is started."""
+    words = fleet.words("roll", "toy")
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as roll:
+        assert roll.stdout is not None
+        assert "is started" in roll.stdout.readline()
+        yield roll
+
+
+def rolled_by_one_at_a_time(fleet: Fleet) -> str:
+    """What it says behind its first line."""
+    with begun_roll(fleet) as roll:
+        other = fleet.tell("scale", "toy=1")
+        assert other.returncode == 1
+        assert f"midstream: `midstream fleet roll`, process {roll.pid} on " in other.stderr
+        assert other.stderr.endswith(", is at work on this fleet: wait until it is done\n")
+        assert "it is being rolled" in fleet.tell("status").stdout
+        assert roll.stdout is not None
+        said = roll.stdout.read()
+    assert roll.returncode == 0
+    return said
+
+
+def scaled_behind_a_killed_roll(fleet: Fleet) -> str:
+    """It has the fleet in hand no more, and what it began is undone."""
+    with begun_roll(fleet) as roll:
+        roll.kill()
+    done = fleet.tell("scale", f"toy={ENGINES}")  # Ray may not have heard yet that it is gone
+    while "is at work" in done.stderr:
+        done = fleet.tell("scale", f"toy={ENGINES}")
+    assert done.returncode == 0, done.stderr
+    assert "it is being rolled" not in fleet.tell("status").stdout
+    return done.stdout
 
 
 @asynccontextmanager
 async def its_gateway(fleet: Fleet) -> AsyncIterator[str]:
     """One that Ray keeps, where it listens; gone behind it, however that ends: it has a processor that
     engines could have."""
-    options = ("--port", str(free_port()), "--insecure-open", "--engine-silence-s", "1")
+    host, port = fleet.address.rpartition(":")[0], free_port()
+    options = ("--port", str(port), "--insecure-open", "--engine-silence-s", "1")
     await in_a_thread(lambda: fleet.up("--gateways", "1", "--", *options))
     try:
-        yield await where_its_gateway_is(fleet)
+        await until_open(f"ws://{host}:{port}/v1/realtime")
+        yield f"{host}:{port}"
     finally:
         await in_a_thread(lambda: fleet.told("scale", "gateway=0"))
     assert not await asyncio.to_thread(fleet.gateways)
 
 
 async def test_a_gateway_that_ray_keeps_may_die_and_be_replaced(fleet: Fleet) -> None:
-    async with its_gateway(fleet) as url:
+    async with its_gateway(fleet) as address:
+        url = f"ws://{address}/v1/realtime"
         async with client_of(url) as client:
             (whole,) = await started(client, 1, max_tokens=60)
-            await whole.rest()
             streams = [await client.start(f"{number}", **(KEPT | PART)) for number in range(4)]
             for stream in streams:
                 await stream.until_index(10)
+            await whole.rest()
             (gateway,) = await asyncio.to_thread(fleet.gateways)
             os.kill(gateway, signal.SIGKILL)
             with pytest.raises(ConnectionClosed):
                 await client.next()  # which none is of: all are of streams
-        assert await where_its_gateway_is(fleet) == url
+        await until_open(url)
+        assert await where_its_gateway_is(fleet) == address
         said = await in_a_thread(lambda: fleet.told("roll", "gateway"))
         assert said.splitlines() == [
             "gateway#1 is started, and asks for 1 CPU",
@@ -138,8 +181,19 @@ async def test_a_gateway_that_ray_keeps_may_die_and_be_replaced(fleet: Fleet) ->
             for stream, lost in zip(adopted, streams, strict=True):
                 await stream.send("attach", after=lost.events[-1]["seq"])
                 await stream.send("credit", limit=1000)
+            for stream in adopted:
                 await stream.rest()
             assert {stream.text for stream in adopted} == {whole.text}
+
+
+async def until_open(url: str) -> None:
+    """To ask `midstream fleet` all the while would take the processor from what is waited for."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(OSError, WebSocketException):
+                async with client_of(url):
+                    return
+            await asyncio.sleep(POLL_S)
 
 
 async def where_its_gateway_is(fleet: Fleet) -> str:
@@ -148,33 +202,7 @@ async def where_its_gateway_is(fleet: Fleet) -> str:
     while address is None:
         said = (await asyncio.to_thread(fleet.tell, "status")).stdout
         address = re.search(r"^gateway#\d+ +ready +(\S+)$", said, re.MULTILINE)
-    return f"ws://{address[1]}/v1/realtime"
-
-
-async def test_one_command_has_the_fleet_in_hand_and_one_that_is_killed_has_not(fleet: Fleet) -> None:
-    await fleet.until(ENGINES)
-    async with streams_that_go_on(fleet):
-        await asyncio.to_thread(two_at_once, fleet)
-        await fleet.until(ENGINES)
-    assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
-
-
-def two_at_once(fleet: Fleet) -> None:
-    words = fleet.words("roll", "toy")
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as roll:
-        assert roll.stdout is not None
-        assert "is started" in roll.stdout.readline()
-        other = fleet.tell("scale", "toy=1")
-        assert other.returncode == 1
-        assert f"midstream: `midstream fleet roll`, process {roll.pid} on " in other.stderr
-        assert other.stderr.endswith(", is at work on this fleet: wait until it is done\n")
-        assert "it is being rolled" in fleet.tell("status").stdout
-        roll.kill()
-    done = fleet.tell("scale", f"toy={ENGINES}")  # Ray may not have heard yet that it is gone
-    while "is at work" in done.stderr:
-        done = fleet.tell("scale", f"toy={ENGINES}")
-    assert done.returncode == 0, done.stderr
-    assert "it is being rolled" not in fleet.tell("status").stdout
+    return address[1]
 
 
 async def prompts(url: str, worker: int) -> None:
@@ -206,36 +234,43 @@ async def test_a_model_comes_grows_shrinks_and_goes_with_its_load(fleet: Fleet) 
         await far(reader, reader.index + len(client.heard("reader")) + 5)
         await reader.send("cancel")
         await reader.rest()
-        assert pauses(reader)[0] == "loading"
-        assert set(pauses(reader)[1:]) <= {"engine"}
-        await fleet.until(0, "elastic")
-        late = await client.start(
-            "late", model="elastic", params=params | {"max_tokens": 5}, credit={"limit": 9}
-        )
-        assert (await late.rest())["finish_reason"] == "length"
-        assert pauses(late) == ["loading"]
+        assert paused(reader)[0] == "loading"
+        assert set(paused(reader)[1:]) <= {"engine"}
         await fleet.until(0, "elastic")
 
 
-async def test_nobody_waits_for_a_model_whose_engines_cannot_start(fleet: Fleet) -> None:
+async def test_one_that_has_gone_comes_again_and_nobody_waits_for_one_that_cannot_start(fleet: Fleet) -> None:
+    params = {"max_tokens": 5, "ignore_eos": True}
     async with client_of(fleet.served.url) as client:
-        stream = await client.start("waits", model="cramped", params={"max_tokens": 5}, credit={"limit": 9})
+        late, stream = [
+            await client.start(model, model=model, params=params, credit={"limit": 9})
+            for model in ("elastic", "cramped")
+        ]
+        assert (await late.rest())["finish_reason"] == "length"
+        assert paused(late) == ["loading"]
         final = await stream.rest()
-        assert (pauses(stream), final["finish_reason"]) == (["loading"], "error")
+        assert (paused(stream), final["finish_reason"]) == (["loading"], "error")
         assert final["stop_reason"] == "the model could not be loaded"
+    await fleet.until(0, "elastic")
     seen = await asyncio.to_thread(fleet.tell, "status")
     assert "cramped#0  failed: the engine does not start: --kv-tokens is 31; it must be" in seen.stdout
     assert "cramped#0 does not start: " in fleet.served.log()
     await in_a_thread(lambda: fleet.told("scale", "cramped=0"))
 
 
-async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None:
+async def test_what_no_machine_has_is_told_and_an_engine_may_die_meanwhile(
+    fleet: Fleet, tmp_path: Path
+) -> None:
     greedy = tmp_path / "models.toml"
-    wide = f'[models.wide]\nsource = "{tiny_folder(tmp_path, "llama")}"\nkv_tokens = {10**9}\n'
+    wide = f'[models.wide]\nsource = "{paper_folder(tmp_path)}"\nkv_tokens = {10**9}\n'
     greedy.write_text(TOY + '[models.big]\nsource = "toy"\ndevice = "cuda"\ndevices = 8\n' + wide)
     token = tmp_path / "token"
     token.write_text("sesame")
-    await in_a_thread(lambda: fleet.told("up", "--models", str(greedy), "--token-file", str(token)))
+    words = ("up", "--models", str(greedy), "--token-file", str(token))
+    async with streams_that_go_on(fleet):
+        up = asyncio.create_task(in_a_thread(lambda: fleet.told(*words)))
+        await fleet.struck(fleet.actors()[:1], signal.SIGKILL)
+        await up
     seen = await asyncio.to_thread(fleet.tell, "status")
     assert seen.returncode == 1
     assert "big#0   waits: no machine has 1 CPU, 8 GPUs and 0.4 GiB of memory" in seen.stdout
@@ -243,14 +278,6 @@ async def test_what_no_machine_has_is_told(fleet: Fleet, tmp_path: Path) -> None
     gone = await in_a_thread(lambda: fleet.told("scale", "big=0", "wide=0"))
     assert sorted(gone.splitlines()) == [f"{one}#0 had no machine, and is ended" for one in ("big", "wide")]
     assert (await in_a_thread(lambda: fleet.told("status"))).count(" ready ") == ENGINES
-    wrong = await asyncio.to_thread(fleet.tell, "scale", "small=1")
-    there = "there is toy, big, wide, gateway"
-    assert wrong.stderr == f'midstream: there is no model "small" in this fleet; {there}\n'
-
-
-async def test_an_engine_may_die(fleet: Fleet) -> None:
-    async with streams_that_go_on(fleet):
-        await fleet.struck(fleet.actors()[:1], signal.SIGKILL)
 
 
 async def test_a_machine_may_die(fleet: Fleet) -> None:

@@ -27,7 +27,10 @@ pytestmark = [
 ]
 DOCUMENT = Path(__file__).parents[2] / "docs/operations.md"
 UP = "will now block"  # until then it would wait for a GCS that is gone
-SMALL = " --num-cpus 1 --object-store-memory 80000000 --include-dashboard false --temp-dir "
+SMALL = (
+    " --num-cpus 1 --object-store-memory 80000000 --include-dashboard false --include-log-monitor false"
+    " --no-monitor --temp-dir "
+)
 
 
 @contextmanager
