@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from engine import api
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from engine.listening import limits, listener
-from engine.listening.grpc_door import GrpcDoor
+from engine.listening.grpc_door import GrpcCall, GrpcDoor
 from engine.listening.listener import Door, DoorError, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
@@ -607,6 +607,40 @@ def bare_gateway(engine: SimulatedEngine) -> Gateway:
 
 
 # -- certificates ----------------------------------------------------------------------------------
+
+
+async def test_who_is_refused_by_grpc_and_does_not_take_that_does_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "GOODBYE_S", 0.0)
+
+    class Context:
+        """Of a call whose window is 0."""
+
+        async def send_initial_metadata(self, metadata: tuple[()]) -> None:
+            pass
+
+        async def write(self, message: bytes) -> None:
+            await asyncio.Future()
+
+        def invocation_metadata(self) -> list[tuple[str, str]]:
+            return showing("guess")
+
+    class Listening:
+        token = "sesame"
+
+        def __init__(self) -> None:
+            self.gone: list[object] = []
+
+        def note_refusal(self, why: str) -> None:
+            pass
+
+        def dismiss(self, gateway: object) -> None:
+            self.gone.append(gateway)
+
+    listener = Listening()
+    await asyncio.wait_for(GrpcCall(listener, Context()).run(), 10)  # type: ignore[arg-type]
+    assert len(listener.gone) == 1
 
 
 encrypted = pytest.mark.parametrize("door", ["tls", "grpc"], indirect=True)
