@@ -28,6 +28,7 @@ from midstream.protocol import (
     Tool,
 )
 from realtime.guards import check as guards
+from realtime.hub import free_values
 from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
 from realtime.stream.context import Context
@@ -44,7 +45,10 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
-PAST_TOKEN = 16  # a token that is read again, in characters of other text
+# What it takes to read a past again, in characters of other text: a token; a step of its steering; in that a
+# bias, a character of a stop string, and one of a grammar; and turns, beside what they say.
+PAST_TOKEN, PAST_STEP, PAST_TURNS = 16, 250, 4000
+PAST_BIAS, PAST_STOP_CHARACTER, PAST_GRAMMAR_CHARACTER = 10, 60, 25
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
@@ -69,7 +73,19 @@ def text_length(frame: StreamFrame) -> int:
     compiled += expressions * min(expressions, GUARD_CHARACTER)
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        compiled += sum(map(_step_length, frame.past.steering))
     return compiled + _written(frame)
+
+
+def _step_length(step: PastAdjust | PastInject) -> int:
+    """Beside the text that it brings."""
+    if isinstance(step, PastInject):
+        return PAST_TURNS if step.messages else PAST_STEP
+    stop, biases, asked = step.params.stop, step.params.logit_bias, step.params.grammar
+    length = PAST_STEP + PAST_BIAS * len(biases or ())
+    length += PAST_STOP_CHARACTER * sum(map(len, [stop] if isinstance(stop, str) else stop or ()))
+    return length + (PAST_GRAMMAR_CHARACTER * grammar_length(asked) if asked else 0)
 
 
 def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
@@ -217,12 +233,15 @@ def tokenize(
 ) -> Tokenized | None:
     """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
     conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
+    past = frame.past if isinstance(frame, protocol.Start) else None
+    if past is not None:
+        free_values.check_past(past)
     tokens = _tokenize(frame, model, turns, brief=brief)
-    if not isinstance(frame, protocol.Start) or frame.past is None:
+    if not isinstance(frame, protocol.Start) or past is None:
         return tokens
-    _check_unguarded(frame.params, frame.past)
+    _check_unguarded(frame.params, past)
     with _refusing(frame, model):
-        _known(frame.past.tokens, "past.tokens", model)
+        _known(past.tokens, "past.tokens", model)
         put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
 

@@ -143,6 +143,7 @@ class RebuiltStream:
         self.stream.take_events()  # nobody acts on what has not been sent
         now = note.at + self._ahead_s
         tell(self.stream, note.told, now, self._engine)
+        yield
         yield from self._read_on(now)
 
     def _read_on(self, now: float) -> Iterator[None]:

@@ -50,6 +50,7 @@ def begun(
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
         else:
             _inject(context, start.request_id, step, next(injections), rules)
+        yield context
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
     _check(context, model)
