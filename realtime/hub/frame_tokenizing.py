@@ -61,8 +61,8 @@ def start_digest(frame: protocol.Start) -> bytes:
     asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
     try:
         return blake2b(_encode(asked), digest_size=16).digest()
-    except OverflowError:
-        return b""  # of a number beyond 64 bits: it is like no content that was ever accepted
+    except (OverflowError, RecursionError):
+        return b""  # of a number beyond 64 bits, or too deep: it is like no content that was ever accepted
 
 
 def text_length(frame: StreamFrame) -> int:
