@@ -32,6 +32,8 @@ from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
 
+SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that is asked
+
 
 class Adoptions:
     def __init__(
@@ -68,7 +70,7 @@ class Adoptions:
                 return False
             case protocol.Start(fork=None) | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
-                return not known and self._keepers.any
+                return not known and self._keepers.count > 0
         return False
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -76,6 +78,7 @@ class Adoptions:
         cannot be built."""
         number = self._next_number()
         starts = isinstance(frame, protocol.Start)
+        listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), claims=starts)
             # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.

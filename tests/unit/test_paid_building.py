@@ -5,7 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from realtime.hub.adoptions import _paid_by
+import pytest
+
+from midstream import protocol
+from realtime.hub import keepers
+from realtime.hub.adoptions import ASK_S, SEARCH_S, _paid_by
+from realtime.hub.stream_key import StreamKey
+from realtime.refusal import Refusal
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import SIZE, TENANT
+from tests.fakes.simulated_server import SimulatedServer
 
 
 class Payer:
@@ -35,3 +44,15 @@ async def test_each_piece_is_paid_for_and_others_have_their_turn_behind_it() -> 
     assert len(payer.paid) == 6
     assert all(work_s >= 0 for work_s in payer.paid)
     assert turns == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+async def test_whoever_has_engines_asked_for_a_stream_owes_that_by_each(
+    monkeypatch: pytest.MonkeyPatch, engines: int
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    server = SimulatedServer(SIZE, engines=engines, keeps=True)
+    listener, frame = RecordingListener(server), protocol.Attach(request_id="a", after=-1)
+    with pytest.raises(Refusal, match="does not answer"):
+        await server.hub._adoptions.find(StreamKey(TENANT, "a"), frame, listener)
+    assert listener.owed_s == pytest.approx(SEARCH_S + engines * ASK_S)
