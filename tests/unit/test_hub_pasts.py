@@ -197,3 +197,19 @@ async def test_so_does_whoever_builds_it_again() -> None:
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
     rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
     assert sum(1 for _ in rebuilt.replay()) >= 120
+
+
+async def test_so_does_whoever_builds_a_fork_of_forks_again() -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start("0", params=Params(**PARAMS), on_disconnect="pause"))
+    rest(server)
+    for at in range(5):
+        fork = Fork(request_id=str(at), at=1)
+        listener.send(protocol.Start(request_id=str(at + 1), fork=fork, on_disconnect="pause"))
+        rest(server)
+    stream = server.hub.streams[-1]
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"5", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    assert sum(1 for _ in rebuilt.replay()) >= 5
+    assert rebuilt.stream.output.tokens == stream.output.tokens
