@@ -82,9 +82,11 @@ class Kept:
             await self._start_anew()
 
     async def _start_anew(self) -> None:
-        """As soon as the system has what a process takes."""
+        """As soon as the system has what a process takes, unless it is to end."""
         while True:
             await asyncio.sleep(self._backoff.next_s())
+            if self._ends:
+                return
             try:
                 await self.start()
             except OSError as error:

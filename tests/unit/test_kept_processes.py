@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 import sys
 from threading import Event
 from typing import Any
@@ -40,6 +41,22 @@ async def test_a_gateway_that_cannot_be_started_anew_at_once_is_later(
     keeping.cancel()
     await kept.ended()
     assert f"gateway 0 cannot be started: {LACKING}; trying again" in caplog.text
+
+
+async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, started = Kept("gateway 0", [sys.executable, "-c", ""]), list[Any]()
+    await kept.start()
+
+    def told_to_end() -> float:
+        kept.tell(signal.SIGTERM)
+        return 0.0
+
+    monkeypatch.setattr(kept._backoff, "next_s", told_to_end)
+    monkeypatch.setattr(several_gateways.asyncio, "create_subprocess_exec", started.append)
+    await asyncio.wait_for(kept.keep(), 30)
+    assert started == []
 
 
 def test_an_engine_on_a_machine_that_lacks_something_is_tried_again_and_that_is_told(
