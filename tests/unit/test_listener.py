@@ -425,7 +425,6 @@ def test_what_is_said_of_a_stream_that_has_ended_is_not_passed_on(
     (number,) = with_streams(engine, gateway, 1)
     engine.end(number)
     gateway.send([api.Grant(1, 20)])
-    assert engine.next_commands() == []
     gateway.send([submit(1), api.Grant(1, 20)])
     again, granted = engine.next_commands()
     assert isinstance(again, api.Submit)
@@ -730,7 +729,7 @@ def test_a_stream_waits_for_another_gateway_which_has_its_journal_and_what_follo
     assert (adopted.journal.record, adopted.journal.adoptions, adopted.journal.commands) == (b"record", 1, 1)
     assert [note.told for note in adopted.journal.history.notes] == [b"told"]
     second.send([api.Resume(9)])
-    assert [engine.next_commands(), engine.next_commands()] == [[], [api.Resume(number)]]
+    assert engine.next_commands() == [api.Resume(number)]
     engine.listener.emit(output(api.News(number, index=1, tokens=[6])))
     while not isinstance(news := second.hear(), api.StepOutput) or not news.news:
         pass
@@ -821,6 +820,7 @@ def test_who_announces_something_hears_of_all_others_that_do(
     assert first.hear() == api.Announced(1, None)
     silent.send([api.Collect(1, b"name")])
     assert silent.hear() == api.Collected(1), "what concerns it, and nothing else"
+    assert engine.commands.empty(), "what is kept here makes the engine no work"
 
 
 def test_a_stream_that_its_gateway_disowns_waits_for_another(
@@ -834,4 +834,4 @@ def test_a_stream_that_its_gateway_disowns_waits_for_another(
     second.send([api.Adopt(9, b"key")])
     assert isinstance(second.hear(), api.Adopted)
     second.send([api.Pause(9)])
-    assert [engine.next_commands(), engine.next_commands()] == [[], [api.Pause(own[0])]]
+    assert engine.next_commands() == [api.Pause(own[0])]
