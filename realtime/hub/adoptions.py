@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
+from realtime.hub.incoming_news import tokens_computed
 from realtime.hub.keepers import Found, Keepers, Search
 from realtime.hub.keeping import Keeping
 from realtime.hub.listener import Listener
@@ -143,6 +144,7 @@ class Adoptions:
         keeping = Keeping(keep, self._wall, adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
+            self._quotas.count(key.tenant, tokens_computed(news))
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
