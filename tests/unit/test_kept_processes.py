@@ -54,7 +54,7 @@ async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
         return 0.0
 
     monkeypatch.setattr(kept._backoff, "next_s", told_to_end)
-    monkeypatch.setattr(several_gateways.asyncio, "create_subprocess_exec", started.append)
+    monkeypatch.setattr("asyncio.create_subprocess_exec", started.append)
     await asyncio.wait_for(kept.keep(), 30)
     assert started == []
 
@@ -89,8 +89,8 @@ def test_an_engine_on_a_machine_that_lacks_something_is_tried_again_and_that_is_
     monkeypatch.setattr(process_actor, "FIRST_WAIT_S", 0.0)
     monkeypatch.setattr(process_actor, "Telling", Telling)
     monkeypatch.setattr(process_actor, "KeptProcess", lacking)
-    monkeypatch.setattr(process_actor.ray, "get_runtime_context", Context)
-    monkeypatch.setattr(process_actor.ray.util, "get_node_ip_address", lambda: "127.0.0.1")
+    monkeypatch.setattr("ray.get_runtime_context", Context)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
     actor = process_actor.ProcessActor("toy#0", [], "sesame")
     assert again.wait(30)
     actor.leave()

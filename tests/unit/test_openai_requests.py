@@ -410,7 +410,7 @@ def test_as_many_prompts_and_messages_as_may_be_are_taken() -> None:
     assert len(start.messages) == MESSAGE_LIMIT
 
 
-SCHEMA = b'{"type": "json_schema", "json_schema": {"schema": {"a": %b}}}'
+NAMED = b'{"type": "json_schema", "json_schema": {"schema": {"a": %b}}}'
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ SCHEMA = b'{"type": "json_schema", "json_schema": {"schema": {"a": %b}}}'
         (TextBody, b'{"prompt": %b}'),
         (ChatBody, b'{"messages": %b}'),
         (ChatBody, b'{"messages": [{"role": "user", "content": %b}]}'),
-        (ChatBody, b'{"messages": [{"role": "user", "content": "a"}], "response_format": ' + SCHEMA + b"}"),
+        (ChatBody, b'{"messages": [{"role": "user", "content": "a"}], "response_format": ' + NAMED + b"}"),
     ],
 )
 def test_however_deep_it_is_nested_it_is_refused_in_words(
