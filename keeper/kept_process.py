@@ -42,7 +42,8 @@ class KeptProcess:
             with_this_process("midstream", *command(arguments, place, str(token_file)), *told),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # what libraries write may be anything
             env={name: value for name, value in os.environ.items() if not name.startswith("MIDSTREAM_")},
         )
         self._last_words = ""

@@ -47,17 +47,25 @@ class ProcessActor:
         backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
         self._telling.tell(Kept("loading", self._machine))
         while not self._leaves.is_set():
-            self._process = KeptProcess(self._name, self._arguments, self._place, self._token)
-            if self._leaves.is_set():  # in this very moment
-                self._process.leave()
-            if address := self._process.address():
-                backoff.reset()
-                self._telling.tell(Kept("ready", self._machine, address))
-            why = self._process.wait()
+            try:
+                ended = self._run(backoff)
+            except OSError as error:  # the machine lacks what a process takes
+                ended = Kept("failed", self._machine, why=str(error))
             if not self._leaves.is_set():
-                # One that cannot start has failed until it does, however often that is tried.
-                self._telling.tell(Kept("loading" if address else "failed", self._machine, why=why))
+                self._telling.tell(ended)
                 self._leaves.wait(backoff.next_s())
+
+    def _run(self, backoff: Backoff) -> Kept:
+        """From its start to its end: how it is then."""
+        self._process = KeptProcess(self._name, self._arguments, self._place, self._token)
+        if self._leaves.is_set():  # in this very moment
+            self._process.leave()
+        if address := self._process.address():
+            backoff.reset()
+            self._telling.tell(Kept("ready", self._machine, address))
+        why = self._process.wait()
+        # One that cannot start has failed until it does, however often that is tried.
+        return Kept("loading" if address else "failed", self._machine, why=why)
 
 
 class Telling:

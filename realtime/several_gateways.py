@@ -79,8 +79,20 @@ class Kept:
             log.error("%s has ended, with status %d; it is started anew", self.name, status)
             if loop.time() - began_s > OLD_S:
                 self._backoff.reset()
+            await self._start_anew()
+
+    async def _start_anew(self) -> None:
+        """As soon as the system has what a process takes, unless it is to end."""
+        while True:
             await asyncio.sleep(self._backoff.next_s())
-            await self.start()
+            if self._ends:
+                return
+            try:
+                await self.start()
+            except OSError as error:
+                log.error("%s cannot be started: %s; trying again", self.name, error)
+            else:
+                return
 
     @property
     def has_ended(self) -> bool:

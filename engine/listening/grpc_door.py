@@ -75,8 +75,8 @@ class GrpcCall:
         reading = asyncio.create_task(self._read())
         try:
             await asyncio.wait((sending, reading), return_when=asyncio.FIRST_COMPLETED)
-            if self._closing:
-                await sending
+            if self._closing:  # the other side says by itself how much it takes, which may be nothing
+                await asyncio.wait((sending,), timeout=limits.GOODBYE_S)
         finally:
             sending.cancel()
             reading.cancel()

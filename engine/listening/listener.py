@@ -161,7 +161,8 @@ class Listener:
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
         with self._lock:
             said = [one for command in commands for one in self._for_engine(gateway, command)]
-        self._send(said)
+        if said or not commands:  # nothing at all asks whether the engine lives
+            self._send(said)
 
     def _for_engine(self, gateway: Gateway, command: api.AnyCommand) -> list[api.AnyCommand]:
         """What the engine is told of it, by its own numbers."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
+from realtime.hub.incoming_news import tokens_computed
 from realtime.hub.keepers import Found, Keepers, Search
 from realtime.hub.keeping import Keeping
 from realtime.hub.listener import Listener
@@ -31,6 +32,8 @@ from realtime.refusal import Refusal
 from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
+
+SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that is asked
 
 
 class Adoptions:
@@ -68,7 +71,7 @@ class Adoptions:
                 return False
             case protocol.Start(fork=None) | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
-                return not known and self._keepers.any
+                return not known and self._keepers.count > 0
         return False
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -76,6 +79,7 @@ class Adoptions:
         cannot be built."""
         number = self._next_number()
         starts = isinstance(frame, protocol.Start)
+        listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), claims=starts)
             # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.
@@ -141,6 +145,7 @@ class Adoptions:
         keeping = Keeping(keep, self._wall, adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
+            self._quotas.count(key.tenant, tokens_computed(news))
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')

@@ -28,6 +28,7 @@ from midstream.protocol import (
     Tool,
 )
 from realtime.guards import check as guards
+from realtime.hub import free_values
 from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
 from realtime.stream.context import Context
@@ -44,8 +45,10 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
-PAST_TOKEN = 16  # a token that is read again, in characters of other text
-PAST_STEP, PAST_STOP = 200, 64  # what was told amid those, and a character that it stops at
+# What it takes to read a past again, in characters of other text: a token; a step of its steering; in that a
+# bias, a character of a stop string, and one of a grammar; and turns, beside what they say.
+PAST_TOKEN, PAST_STEP, PAST_TURNS = 16, 250, 4000
+PAST_BIAS, PAST_STOP_CHARACTER, PAST_GRAMMAR_CHARACTER = 10, 60, 25
 MESSAGE = 32  # a message, beside what it says: a template has its words around it
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
@@ -59,8 +62,8 @@ def start_digest(frame: protocol.Start) -> bytes:
     asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
     try:
         return blake2b(_encode(asked), digest_size=16).digest()
-    except OverflowError:
-        return b""  # of a number beyond 64 bits: it is like no content that was ever accepted
+    except (OverflowError, RecursionError):
+        return b""  # of a number beyond 64 bits, or too deep: it is like no content that was ever accepted
 
 
 def text_length(frame: StreamFrame) -> int:
@@ -77,8 +80,13 @@ def text_length(frame: StreamFrame) -> int:
 
 
 def _step_length(step: PastAdjust | PastInject) -> int:
-    stops = "" if isinstance(step, PastInject) else "".join(step.params.stop or ())
-    return PAST_STEP + PAST_STOP * len(stops)
+    """Beside the text that it brings."""
+    if isinstance(step, PastInject):
+        return PAST_TURNS if step.messages else PAST_STEP
+    stop, biases, asked = step.params.stop, step.params.logit_bias, step.params.grammar
+    length = PAST_STEP + PAST_BIAS * len(biases or ())
+    length += PAST_STOP_CHARACTER * sum(map(len, [stop] if isinstance(stop, str) else stop or ()))
+    return length + (PAST_GRAMMAR_CHARACTER * grammar_length(asked) if asked else 0)
 
 
 def _grammar(frame: StreamFrame) -> protocol.Grammar | None:
@@ -228,12 +236,15 @@ def tokenize(
 ) -> Tokenized | None:
     """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
     conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
+    past = frame.past if isinstance(frame, protocol.Start) else None
+    if past is not None:
+        free_values.check_past(past)
     tokens = _tokenize(frame, model, turns, brief=brief)
-    if not isinstance(frame, protocol.Start) or frame.past is None:
+    if not isinstance(frame, protocol.Start) or past is None:
         return tokens
-    _check_unguarded(frame.params, frame.past)
+    _check_unguarded(frame.params, past)
     with _refusing(frame, model):
-        _known(frame.past.tokens, "past.tokens", model)
+        _known(past.tokens, "past.tokens", model)
         put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
 

@@ -248,7 +248,7 @@ class Hub:
         stream = entry.stream
         self._registry.remove(entry)
         listener = self._subscriptions.unsubscribe(stream)
-        stream.release_memory()
+        stream.go()
         self.serving.of_model(stream.model.name).ended(entry)
         self._observer.moved(stream)
         self.note_if_empty()

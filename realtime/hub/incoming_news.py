@@ -121,9 +121,7 @@ class IncomingNews:
                 if entry is None:
                     continue
                 news = one.news
-                computed[entry.key.tenant] += len(news.tokens)
-                if news.changes:
-                    computed[entry.key.tenant] += sum(map(_computed, news.changes))
+                computed[entry.key.tenant] += tokens_computed(news)
                 if news.tokens or news.changes:
                     moved[one.step.engine].append(entry.stream)
                 wake(entry.stream)
@@ -233,6 +231,11 @@ class IncomingNews:
 def _reading_on(one: StreamNews) -> StreamNews:
     """With its next news, be they none."""
     return replace(one, news=api.News(one.news.stream), is_more=True)
+
+
+def tokens_computed(news: api.News) -> int:
+    """For whoever has the stream."""
+    return len(news.tokens) + (sum(map(_computed, news.changes)) if news.changes else 0)
 
 
 def _computed(change: api.AnyChange) -> int:

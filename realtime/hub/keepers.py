@@ -96,8 +96,8 @@ class Keepers:
         self._begun: dict[int, tuple[ServingEngine, bytes, Claim]] = {}
 
     @property
-    def any(self) -> bool:
-        return any(engine.keeps for engine in self._serving.engines.values())
+    def count(self) -> int:
+        return sum(engine.keeps for engine in self._serving.engines.values())
 
     async def search(self, number: int, name: bytes, *, claims: bool) -> Search:
         """It takes in news of what is found until `close`. `claims`: who searches begins what is not found;
@@ -164,8 +164,7 @@ class Keepers:
 
     def _ask(self, number: int, name: bytes, *, claims: bool) -> Search:
         asked = answering(self._serving)
-        keepers = sum(engine.keeps for engine in self._serving.engines.values())
-        search = self._searches[number] = Search(asked, doubtful=len(asked) < keepers)
+        search = self._searches[number] = Search(asked, doubtful=len(asked) < self.count)
         registrar = chosen(name, asked) if claims else None
         if registrar is not None:
             self._claims.setdefault(name, Claim(number, {})).at[registrar] = None

@@ -63,21 +63,18 @@ class RebuiltStream:
         self._mute = _Mute(record.fingerprint or "")
         of_it = partial(Stream, tenant=tenant, window=window, memory=MemoryAccount(UNLIMITED))
         self._make = partial(of_it, number, record.start, now=journal.history.began + ahead_s)
-        origin = record.origin
-        self._parent = (
-            None
-            if origin is None
-            else RebuiltStream(
-                number, key, _journal_of(origin), model, tenant=tenant, window=window, ahead_s=ahead_s
-            )
+        self._parent = partial(
+            RebuiltStream, number, key, model=model, tenant=tenant, window=window, ahead_s=ahead_s
         )
 
     def _begin(self) -> Iterator[None]:
         record, model = self.record, replace(self._model, fingerprint=self.record.fingerprint)
         start, prompt = record.start, of_int32(self._journal.prompt).tolist()
-        if record.origin is not None and self._parent is not None:
-            yield from self._parent.replay()
-            of = self._parent.stream.context
+        if record.origin is not None:
+            parent = self._parent(_journal_of(record.origin))
+            yield  # what that has to be read is as long again
+            yield from parent.replay()
+            of = parent.stream.context
             context = of.fork(start.request_id, record.origin.index, record.params, model)
         else:
             put_in = [inject.tokens or [] for inject in past_injects(start)]  # whose text has become tokens
@@ -91,8 +88,8 @@ class RebuiltStream:
 
     def try_rules(self) -> None:
         """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
-        if self._parent is not None:
-            self._parent.try_rules()
+        if self.record.origin is not None:
+            self._parent(_journal_of(self.record.origin)).try_rules()
         elif self.record.start.tools:
             with suppress(Refusal):  # it is raised again
                 output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
@@ -154,6 +151,7 @@ class RebuiltStream:
         self.stream.take_events()  # nobody acts on what has not been sent
         now = note.at + self._ahead_s
         tell(self.stream, note.told, now, self._engine)
+        yield
         yield from self._read_on(now)
 
     def _read_on(self, now: float) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from midstream.protocol import Final, FinishReason
+from midstream.protocol import Error, Final, FinishReason
 from realtime.stream.memory import CANCEL_REPLY_BYTES
 from realtime.stream.pending_commands import PendingCommand, SendReply
 
@@ -38,7 +38,7 @@ class Cancelling:
         """Whoever does not listen."""
         self._others.append((ref, send_reply))
 
-    def answer(self, final: Final) -> None:
+    def answer(self, reply: Final | Error) -> None:
         others, self._others = self._others, []
         for ref, send_reply in others:
-            send_reply(replace(final, ref=ref))
+            send_reply(replace(reply, ref=ref))

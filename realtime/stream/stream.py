@@ -299,6 +299,19 @@ class Stream:
         self._memory.move(account)
         self._update_memory()
 
+    def go(self) -> None:
+        """It is another gateway's, and with it what was asked for here: whoever waits for that, and does not
+        listen, hears so."""
+        taken = Refusal(
+            "request_taken",
+            f'Request "{self.request_id}" is another server\'s now: what came of this is told there.',
+        ).event(self.request_id)
+        for pending in self._commands.clear():
+            if pending.send_reply is not None and pending.wants_reply:
+                pending.send_reply(replace(taken, ref=pending.ref))
+        self._cancelling.answer(taken)
+        self.release_memory()
+
     def release_memory(self) -> None:
         """It has ended, and whoever keeps it now has limits of its own."""
         self._memory.close()

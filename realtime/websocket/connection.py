@@ -132,7 +132,7 @@ class Connection:
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
         self._live: set[Stream] = set()
-        self._starting: set[str] = set()  # by request_id, while their text is tokenized
+        self._coming: set[str] = set()  # by request_id, while their text is tokenized, or they are looked for
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
@@ -240,7 +240,8 @@ class Connection:
             case _:
                 if isinstance(frame, protocol.Start):
                     frame.traceparent = frame.traceparent or self._traceparent
-                    self._starting.add(frame.request_id)
+                if isinstance(frame, protocol.Start | protocol.Attach):
+                    self._coming.add(frame.request_id)
                 self._hub.receive_frame(self.caller.tenant, frame, self)
         return frame
 
@@ -248,7 +249,7 @@ class Connection:
         most = self._limits.streams_per_connection
         if not isinstance(frame, protocol.Start | protocol.Attach):
             return
-        if len(self._live) + len(self._starting - {frame.request_id}) < most:
+        if len(self._live) + len(self._coming - {frame.request_id}) < most:
             return
         if all(stream.request_id != frame.request_id for stream in self._live):
             raise Refusal(
@@ -267,9 +268,9 @@ class Connection:
     # -- to the peer -----------------------------------------------------------------------------
 
     def wake(self, stream: Stream) -> None:
-        if stream not in self._live:
-            self._live.add(stream)
-            self._starting.discard(stream.request_id)
+        self._live.add(stream)
+        if self._coming:  # also what is there already is asked for again
+            self._coming.discard(stream.request_id)
         self._woken[stream] = None
 
     @property
@@ -292,7 +293,7 @@ class Connection:
         self._send(event)
 
     def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self._starting.discard(request_id)
+        self._coming.discard(request_id)
         self._send(refusal.event(request_id, ref))
 
     def send_event(self, event: Event) -> None:

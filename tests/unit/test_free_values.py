@@ -42,6 +42,13 @@ def frames(schema: Any) -> list[StreamFrame]:
     ]
 
 
+def check(frame: StreamFrame) -> None:
+    """At once, and what is left to be looked at in a thread."""
+    free_values.check(frame)
+    if isinstance(frame, protocol.Start) and frame.past is not None:
+        free_values.check_past(frame.past)
+
+
 @pytest.mark.parametrize(
     ("schema", "what"),
     [(LARGE, "more than 64 bits"), (EXTENDED, "is not JSON"), (deep(), "nested deeper than 64 levels")],
@@ -50,7 +57,16 @@ def frames(schema: Any) -> list[StreamFrame]:
 @pytest.mark.parametrize("place", range(3))
 def test_a_schema_that_one_encoding_cannot_say_is_refused(schema: Any, what: str, place: int) -> None:
     with pytest.raises(Refusal, match=what):
-        free_values.check(frames(schema)[place])
+        check(frames(schema)[place])
+
+
+def test_one_that_is_too_long_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take a third of a second."""
+    looked_into = list[Any]()
+    monkeypatch.setattr(free_values, "check_shape", lambda schema, field: looked_into.append(schema))
+    with pytest.raises(Refusal, match="has 90010 bytes; it may have 65536"):
+        free_values.check(start(params=held_to({"enum": [[] for _ in range(30_000)]})))
+    assert looked_into == []
 
 
 def test_so_are_arguments() -> None:
@@ -60,7 +76,7 @@ def test_so_are_arguments() -> None:
 
 def test_what_both_can_say_is_taken() -> None:
     for frame in frames({"const": 2**64 - 1}):
-        free_values.check(frame)
+        check(frame)
     for params in (Params(), Params(grammar=None), held_to(True), Params(grammar=Grammar(regex="a"))):
         free_values.check(protocol.Adjust(request_id="a", params=params))
     free_values.check(protocol.Amend(request_id="a", call_id="c", arguments={"n": -(2**63)}))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Guard, Params
 from realtime.hub.ended_streams import KEPT_S
@@ -154,6 +155,26 @@ def test_who_steers_what_another_listens_to_is_answered_and_so_is_the_other() ->
     assert isinstance(answer, protocol.Final)
     assert (answer.ref, first.final.ref) == ("stop", None), "another's ref would mean nothing to it"
     assert first.lost == []
+
+
+def test_who_steers_what_another_listens_to_is_told_where_it_goes_elsewhere() -> None:
+    """Nobody here will hear what came of it: an HTTP request would wait for that for ever."""
+    server, first = listened()
+    button = RecordingListener(server)
+    for listener in (first, button):
+        listener.send(protocol.Pause(request_id="a", ref="still"))
+    button.send(protocol.Cancel(request_id="a", ref="stop"))
+    (stream,) = server.hub.streams
+    server.hub.receive_answer(0, api.Moved(stream.number))
+    assert first.lost == ["a"]
+    assert first.answers == []
+    assert [(type(answer), answer.ref) for answer in button.answers] == [
+        (protocol.Error, "still"),
+        (protocol.Error, "stop"),
+    ]
+    assert {answer.code for answer in button.answers if isinstance(answer, protocol.Error)} == {
+        "request_taken"
+    }
 
 
 # -- starting again --------------------------------------------------------------------------------

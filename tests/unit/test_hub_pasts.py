@@ -12,6 +12,7 @@ from midstream.protocol import (
     Adjust,
     Credit,
     Fork,
+    Grammar,
     Guard,
     Inject,
     Message,
@@ -154,22 +155,61 @@ async def test_who_builds_it_again_from_its_journal_reads_a_long_past_in_many_tu
     assert rebuilt.stream.output.tokens[:2000] == stream.output.tokens[:2000]
 
 
-STEPS = {
-    "stop strings": [PastAdjust(index=0, params=Params(stop=f"{at:03}" + "a" * 200)) for at in range(300)],
-    "messages that say nothing": [PastInject(index=0, messages=[Message(role="user", content="")])] * 30,
-    "adjusts of nothing": [PastAdjust(index=0, params=Params())] * 300,
-}
+TURN = Message(role="user", content="a")
 
 
-@pytest.mark.parametrize("steering", STEPS.values(), ids=STEPS)
-async def test_many_steps_are_read_in_a_thread_and_others_have_their_turn(steering: Any) -> None:
+@pytest.mark.parametrize(
+    "steering",
+    [
+        [PastAdjust(index=0, params=Params(temperature=1.0))] * 10,
+        [PastAdjust(index=0, params=Params(stop=["x" * 64]))],
+        [PastAdjust(index=0, params=Params(logit_bias=dict.fromkeys(range(200), 1.0)))],
+        [
+            PastAdjust(index=0, params=Params(grammar=Grammar(regex="a" * 100))),
+            PastAdjust(index=0, params=Params(grammar=None)),
+        ],
+        [PastInject(index=0, tokens=[98])] * 10,
+        [PastInject(index=0, messages=[TURN])],
+    ],
+    ids=["steps", "stops", "biases", "grammars", "tokens", "turns"],
+)
+async def test_what_was_asked_for_in_it_is_done_again_while_others_have_their_turn(
+    steering: list[PastAdjust | PastInject],
+) -> None:
+    """A megabyte of stop strings takes seconds."""
+    server, reader = opened_and_read()
+    reader.send(again(Past(tokens=[97], steering=steering)))
+    assert server.hub.streams == []
+    await settled()
+    assert len(server.hub.streams) == 1
+
+
+async def test_so_does_whoever_builds_it_again() -> None:
     server = SimulatedServer(ROOM, keeps=True)
     listener = RecordingListener(server)
-    listener.send(start("b", past=Past(steering=steering), params=Params(**PARAMS), on_disconnect="pause"))
-    assert not server.hub.streams, "its steps are still read"
+    past = Past(tokens=[97], steering=[PastAdjust(index=1, params=Params(top_k=40))] * 50)
+    listener.send(start("b", past=past, params=Params(**PARAMS), on_disconnect="pause"))
     await settled()
+    for _ in range(70):
+        listener.send(Adjust(request_id="b", params=Params(top_k=50)))
     rest(server)
     (stream,) = server.hub.streams
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
     rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
-    assert sum(1 for _ in rebuilt.replay()) >= len(steering)
+    assert sum(1 for _ in rebuilt.replay()) >= 120
+
+
+async def test_so_does_whoever_builds_a_fork_of_forks_again() -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start("0", params=Params(**PARAMS), on_disconnect="pause"))
+    rest(server)
+    for at in range(5):
+        fork = Fork(request_id=str(at), at=1)
+        listener.send(protocol.Start(request_id=str(at + 1), fork=fork, on_disconnect="pause"))
+        rest(server)
+    stream = server.hub.streams[-1]
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"5", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    assert sum(1 for _ in rebuilt.replay()) >= 5
+    assert rebuilt.stream.output.tokens == stream.output.tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tracemalloc
 from contextlib import suppress
 from typing import Any
@@ -407,3 +408,23 @@ def test_as_many_prompts_and_messages_as_may_be_are_taken() -> None:
     (start,) = chat(messages=MESSAGES * MESSAGE_LIMIT)
     assert start.messages is not None
     assert len(start.messages) == MESSAGE_LIMIT
+
+
+NAMED = b'{"type": "json_schema", "json_schema": {"schema": {"a": %b}}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (TextBody, b'{"prompt": %b}'),
+        (ChatBody, b'{"messages": %b}'),
+        (ChatBody, b'{"messages": [{"role": "user", "content": %b}]}'),
+        (ChatBody, b'{"messages": [{"role": "user", "content": "a"}], "response_format": ' + NAMED + b"}"),
+    ],
+)
+def test_however_deep_it_is_nested_it_is_refused_in_words(
+    kind: type[ChatBody | TextBody], body: bytes
+) -> None:
+    for depth in range(sys.getrecursionlimit()):
+        with suppress(Refusal):
+            made(kind, body % (b"[" * depth + b"]" * depth))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from midstream.protocol import Start
+from typing import Any
+
+from midstream.protocol import Function, Start, Tool
 from realtime.hub.frame_tokenizing import start_digest
 
 
@@ -16,3 +18,11 @@ def test_a_number_that_nothing_can_hold_is_other_content() -> None:
     assert start_digest(Start(request_id="a", prompt=[10**30])) != start_digest(
         Start(request_id="a", prompt=[1])
     )
+
+
+def test_nor_is_what_is_nested_too_deeply_content_that_was_accepted() -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    start = Start(request_id="a", prompt=[1], tools=[Tool(function=Function(name="f", parameters=deep))])
+    assert start_digest(start) not in (start_digest(Start(request_id="a", prompt=[1])), None)

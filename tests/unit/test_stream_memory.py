@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine import api
@@ -14,6 +15,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
 from realtime.stream import credit as credit_module
+from realtime.stream import memory
 from realtime.stream.credit import AHEAD_BYTES, LEAST_AHEAD_BYTES
 from realtime.stream.memory import MemoryAccount, event_bytes
 from realtime.stream.stream import UNREAD_LIMIT
@@ -388,22 +390,25 @@ def test_injections_weigh() -> None:
     assert lone.stream.bytes >= before + 3 * 150
 
 
-class LookedAt(dict[str, Any]):
-    """A schema that counts how often its values are looked at."""
+def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at, length_of = list[protocol.Grammar](), memory._written_length
 
-    times = 0
+    def counted(grammar: protocol.Grammar) -> int:
+        looked_at.append(grammar)
+        return length_of(grammar)
 
-    def values(self) -> Any:
-        self.times += 1
-        return super().values()
-
-
-def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed() -> None:
-    schema = LookedAt(enum=["a" * 1000])
-    lone = LoneStream(grammar=protocol.Grammar(json_schema=schema))
+    monkeypatch.setattr(memory, "_written_length", counted)
+    lone = LoneStream(grammar=protocol.Grammar(json_schema={"enum": ["a" * 1000]}))
     lone.write("text")
     lone.take()
     lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
     lone.answer(api.Adjusted(lone.index))
     assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
-    assert schema.times == 1
+    assert len(looked_at) == 1
+
+
+def test_a_grammar_that_cannot_be_written_weighs_as_one_that_is_too_long() -> None:
+    grammar = protocol.Grammar(json_schema={"const": msgspec.msgpack.Ext(1, b"x")})
+    assert memory.grammar_length(grammar) > memory.LONGEST_GRAMMAR

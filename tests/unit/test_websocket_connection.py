@@ -235,3 +235,29 @@ async def test_a_connection_whose_events_cannot_be_said_ends_and_no_other_with_i
     for client in clients:
         client.hang_up()
     await asyncio.gather(*serving)
+
+
+async def test_a_start_that_is_said_again_takes_no_second_place_nor_keeps_one() -> None:
+    server, client = SimulatedServer(SIZE, window=64), Client()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    for number in range(LIMITS.streams_per_connection + 1):
+        frame = start(f"number {number}", params=Params(max_tokens=2, ignore_eos=True))
+        client.say(frame)
+        assert await asyncio.wait_for(client.started.get(), 10) == frame.request_id
+        client.say(frame)
+        assert await asyncio.wait_for(client.started.get(), 10) == frame.request_id, "all is said again"
+        while frame.request_id not in client.ended:
+            server.tick()
+    client.hang_up()
+    await serving
+
+
+async def test_streams_that_are_looked_for_elsewhere_have_their_places_meanwhile() -> None:
+    server, client = SimulatedServer(SIZE), Client()
+    looked_for: list[str] = []
+    server.hub.receive_frame = lambda tenant, frame, listener: looked_for.append(frame.request_id)  # type: ignore[method-assign]
+    for number in range(LIMITS.streams_per_connection + 1):
+        client.say(protocol.Attach(request_id=f"number {number}", after=-1))
+    client.hang_up()
+    await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
+    assert len(looked_for) == LIMITS.streams_per_connection

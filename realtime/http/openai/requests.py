@@ -32,6 +32,7 @@ from midstream.protocol import (
 from realtime.codec import explain_error
 from realtime.http.bodies_and_headers import fields_of
 from realtime.http.openai.errors import FieldRefusal
+from realtime.refusal import Refusal
 
 CHOICE_LIMIT, MESSAGE_LIMIT = 128, 4096  # of one request
 
@@ -108,7 +109,14 @@ class TextBody(Body, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """One or many, each a text or token ids."""
+        """One or many, each a text or token ids. How deep anything may be nested hangs on how deep we are
+        ourselves where it is read."""
+        with suppress(RecursionError):
+            return self._prompts
+        raise FieldRefusal("prompt", "`prompt` is nested too deeply.")
+
+    @property
+    def _prompts(self) -> list[str | list[int]]:
         with suppress(msgspec.ValidationError):
             return [msgspec.json.decode(self.prompt, type=str)]
         with suppress(msgspec.ValidationError):
@@ -219,6 +227,8 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
         missing = re.search(r"missing the field `(\w+)`", refusal.message, re.IGNORECASE)
         param = place[1] if place and place[1] else missing[1] if missing else ""
         raise FieldRefusal(param, refusal.message, refusal.code) from None
+    except RecursionError:
+        raise Refusal("invalid_frame", "The body is nested too deeply.") from None
 
 
 def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:

@@ -1,0 +1,109 @@
+"""Whoever keeps a process keeps it also where the system lacks for a while what one takes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import sys
+from threading import Event
+from typing import Any
+
+import pytest
+
+from keeper import kept_process
+from keeper.kept_process import KeptProcess, Place
+from realtime import several_gateways
+from realtime.several_gateways import Kept
+
+LACKING = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+async def test_a_gateway_that_cannot_be_started_anew_at_once_is_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(several_gateways, "FIRST_WAIT_S", 0.0)
+    kept = Kept("gateway 0", [sys.executable, "-c", ""])
+    await kept.start()
+    start, tries, started = kept.start, list[None](), asyncio.Event()
+
+    async def lacking(**more: Any) -> Any:
+        tries.append(None)
+        if len(tries) == 1:
+            raise LACKING
+        process = await start(**more)
+        started.set()
+        return process
+
+    monkeypatch.setattr(kept, "start", lacking)
+    keeping = asyncio.create_task(kept.keep())
+    await asyncio.wait_for(started.wait(), 30)
+    keeping.cancel()
+    await kept.ended()
+    assert f"gateway 0 cannot be started: {LACKING}; trying again" in caplog.text
+
+
+async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, started = Kept("gateway 0", [sys.executable, "-c", ""]), list[Any]()
+    await kept.start()
+
+    def told_to_end() -> float:
+        kept.tell(signal.SIGTERM)
+        return 0.0
+
+    monkeypatch.setattr(kept._backoff, "next_s", told_to_end)
+    monkeypatch.setattr("asyncio.create_subprocess_exec", started.append)
+    await asyncio.wait_for(kept.keep(), 30)
+    assert started == []
+
+
+def test_an_engine_on_a_machine_that_lacks_something_is_tried_again_and_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("ray")
+    from keeper import process_actor
+
+    told, tries, again = list[Any](), list[None](), Event()
+
+    class Context:
+        gcs_address = "127.0.0.1:1"
+
+        def get_node_id(self) -> str:
+            return "m0"
+
+    class Telling:
+        def __init__(self, tell: object) -> None:
+            pass
+
+        def tell(self, kept: object) -> None:
+            told.append(kept)
+
+    def lacking(*arguments: object) -> None:
+        tries.append(None)
+        if len(tries) == 2:
+            again.set()
+        raise LACKING
+
+    monkeypatch.setattr(process_actor, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(process_actor, "Telling", Telling)
+    monkeypatch.setattr(process_actor, "KeptProcess", lacking)
+    monkeypatch.setattr("ray.get_runtime_context", Context)
+    monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+    actor = process_actor.ProcessActor("toy#0", [], "sesame")
+    assert again.wait(30)
+    actor.leave()
+    assert [kept.state for kept in told[:2]] == ["loading", "failed"]
+    assert told[1].why == str(LACKING)
+
+
+def test_last_words_are_heard_behind_what_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    says = "import sys; sys.stderr.buffer.write(b'\\xff\\xfe\\nmidstream: no room\\n'); sys.exit(1)"
+    monkeypatch.setattr(kept_process, "with_this_process", lambda *command: [sys.executable, "-c", says])
+    kept = KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame")
+    assert kept.address() == ""
+    assert kept.wait() == "no room"
+    assert "midstream: no room" in capsys.readouterr().err
