@@ -59,13 +59,19 @@ class Blocks:
 
     def take(self, count: int, table: list[int]) -> list[int]:
         """So many, which are available, for the end of a table: behind its last, where those are free."""
-        taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
-        if len(taken) < count:
-            self._make_room(count - len(taken))
-            at = len(table) + len(taken)
-            taken += self._free.take(count - len(taken), at, at - first_held(table))
+        taken: list[int] = []
+        held = 0
+        if table:
+            held = len(table) - first_held(table)
+            if table[-1] != GONE:
+                taken += self._free.take_behind(table[-1], count)
+        if missing := count - len(taken):
+            if self._cached:
+                self._make_room(missing)
+            taken += self._free.take(missing, len(table) + len(taken), held + len(taken))
+        refs = self.refs
         for number in taken:
-            self.refs[number] = 1
+            refs[number] = 1
         return taken
 
     def use(self, name: bytes) -> int:
