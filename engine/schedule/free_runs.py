@@ -97,11 +97,18 @@ class FreeRuns:
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
         """From one run after the other, the widest first, while none has room for all that is missing."""
-        while len(taken) < count and (first := self._find_widest(self._hand)) >= 0:
+        while (missing := count - len(taken)) and (first := self._find_widest(self._hand)) >= 0:
             length = self._lengths[first]
-            if length >= count - len(taken):
+            if length >= missing:
                 return
-            self._take_from(first, count, at, taken)
+            if (at + len(taken)) % self._piece + length > self._piece:
+                self._take_from(first, count, at, taken)
+                continue
+            # All of it, as often as there are small holes: what `_take_from` would come to.
+            taken += range(first, first + length)
+            self._count -= length
+            self._lengths[first] = self._lengths[first + length - 1] = 0
+            self._unlist(first)
 
     def _take_from(self, first: int, count: int, at: int, taken: list[int]) -> None:
         """From a run: up to the end of a piece, where it has no room for all that is missing."""
@@ -201,10 +208,10 @@ class FreeRuns:
         self._lengths[first] = self._lengths[end - 1] = 0
         if first == self._hand:
             self._hand = begin
-        else:
-            self._unlist(first)
         if begin < end:
             self._add(begin, end)
+        if self._bits[first]:
+            self._unlist(first)
 
     def _join(self, first: int, end: int) -> None:
         """A run more, as one with those that it touches; but not across the hand."""
