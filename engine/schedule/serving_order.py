@@ -44,8 +44,9 @@ class Shares:
         return max(self.floor, self.tokens[tenant])
 
     def charge(self, tenant: int, tokens: int) -> None:
-        served, floor = self.tokens[tenant], self.floor
-        served = self.tokens[tenant] = (served if served > floor else floor) + tokens
+        if self.tokens[tenant] < self.floor:  # mostly it is not, and nothing is called
+            self.tokens[tenant] = self.floor
+        served = self.tokens[tenant] = self.tokens[tenant] + tokens
         if served > self._most:
             self._most = served
 
