@@ -88,11 +88,10 @@ class FreeRuns:
             if len(taken) == count:
                 return taken
             self._jump()
-        first = self._hand
-        stop = first + count - len(taken)
-        taken += range(first, stop)
+        stop = self._hand + count - len(taken)
+        taken += range(self._hand, stop)
         # Whoever has outgrown its run goes on to grow.
-        self._pass(first, stop, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
+        self._pass(stop, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
         return taken
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
@@ -154,12 +153,13 @@ class FreeRuns:
         share = (end - self._hand) // PITCHES
         self._pitch = 1 << share.bit_length() - 1 if share > LEAST_PITCH else LEAST_PITCH
 
-    def _pass(self, here: int, first: int, least: int) -> None:
+    def _pass(self, first: int, least: int) -> None:
         """What the hand lies on is taken up to this block: it goes on, and leaves room; all, where there is
         none for another table."""
-        end = here + self._lengths[here]
+        lengths, here = self._lengths, self._hand
+        end = here + lengths[here]
         self._count -= first - here
-        self._lengths[here] = self._lengths[end - 1] = 0
+        lengths[here] = lengths[end - 1] = 0
         at = -(-(first + least) // self._pitch) * self._pitch
         if at + LEAST_ROOM < end:
             self._hand = at
