@@ -31,6 +31,7 @@ class Blocks:
     def __init__(self, count: int, block_size: int, *, runs: bool) -> None:
         self.refs = [0] * count  # tables that a block is in
         self._names: list[bytes | None] = [None] * count
+        self._named = bytearray(count)  # whether it has a name: of a million blocks a byte is sooner read
         self._by_name: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(count)
@@ -59,13 +60,19 @@ class Blocks:
 
     def take(self, count: int, table: list[int]) -> list[int]:
         """So many, which are available, for the end of a table: behind its last, where those are free."""
-        taken = list(self._free.take_behind(table[-1], count)) if table and table[-1] != GONE else []
-        if len(taken) < count:
-            self._make_room(count - len(taken))
-            at = len(table) + len(taken)
-            taken += self._free.take(count - len(taken), at, at - first_held(table))
+        taken: list[int] = []
+        held = 0
+        if table:
+            held = len(table) - first_held(table)
+            if table[-1] != GONE:
+                taken += self._free.take_behind(table[-1], count)
+        if missing := count - len(taken):
+            if self._cached:
+                self._make_room(missing)
+            taken += self._free.take(missing, len(table) + len(taken), held + len(taken))
+        refs = self.refs
         for number in taken:
-            self.refs[number] = 1
+            refs[number] = 1
         return taken
 
     def use(self, name: bytes) -> int:
@@ -77,14 +84,14 @@ class Blocks:
 
     def drop(self, numbers: list[int]) -> None:
         """A table's end is in it no longer. What nobody else uses is cached, or free."""
-        refs, names, cached, now = self.refs, self._names, self._cached, self.now
+        refs, named, cached, now = self.refs, self._named, self._cached, self.now
         free: list[int] = []
         # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
         for number in reversed(numbers):
             refs[number] = left = refs[number] - 1
             if left:
                 continue
-            if names[number] is not None:
+            if named[number]:
                 cached[number] = now
             else:
                 free.append(number)
@@ -109,10 +116,11 @@ class Blocks:
 
     def _unname(self, numbers: list[int]) -> None:
         """Nobody finds these any more."""
-        names, by_name = self._names, self._by_name
+        names, named, by_name = self._names, self._named, self._by_name
         gone = [name for number in numbers if (name := names[number])]
         for number in numbers:
             names[number] = None
+            named[number] = False
         for name in gone:
             del by_name[name]
         self.news.went(gone)
@@ -139,21 +147,22 @@ class Blocks:
         return name in self._by_name
 
     def has_name(self, number: int) -> bool:
-        return self._names[number] is not None
+        return bool(self._named[number])
 
     def is_cached(self, number: int) -> bool:
         return number in self._cached
 
     def name(self, number: int, name: bytes) -> None:
         """It can be found from now on, unless another has this name, or it has one."""
-        if name not in self._by_name and not self._names[number]:
+        if name not in self._by_name and not self._named[number]:
             self._by_name[name] = number
             self._names[number] = name
+            self._named[number] = True
             self.news.came(name)
 
     def forget(self, number: int) -> None:
         """Nobody finds it any more; if nobody uses it, it is free."""
-        if not self._names[number]:
+        if not self._named[number]:
             return
         self._unname([number])
         if not self.refs[number]:
@@ -198,4 +207,5 @@ class Blocks:
             assert number not in self._cached or self._names[number], f"block {number}: without a name"
         assert free.total() == len(self._free)
         assert self._by_name == {name: number for number, name in enumerate(self._names) if name}
+        assert all(bool(name) == bool(named) for name, named in zip(self._names, self._named, strict=True))
         self._idle.audit()

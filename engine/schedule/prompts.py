@@ -34,8 +34,9 @@ class PromptLine:
         self.num_to_compute += sequence.num_to_compute
 
     def discard(self, sequence: Sequence) -> None:
-        self.in_turn.discard(sequence)
-        self.num_to_compute -= self.shortest.discard(sequence) or 0
+        self.num_to_compute -= self.shortest.key(sequence)
+        self.shortest.discard([sequence])
+        self.in_turn.discard([sequence])
 
 
 class ByWait:
@@ -51,7 +52,7 @@ class ByWait:
         self._by_step.put(sequence, sequence.last_served)
 
     def discard(self, sequence: Sequence) -> None:
-        self._by_step.discard(sequence)
+        self._by_step.discard([sequence])
 
     @property
     def first(self) -> Sequence:

@@ -6,13 +6,14 @@ many there are; to go through those up to some number costs as much as there are
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
 from engine.schedule.sequence import Sequence
 
 MOST = 256  # in a chunk
 STREAM_BITS = 64
+STREAM = (1 << STREAM_BITS) - 1
 
 Entry = int  # a sequence's number, and behind it its stream: what is compared most is compared as one
 
@@ -21,26 +22,23 @@ class Ranking:
     def __init__(self) -> None:
         self._chunks: list[list[Entry]] = []  # none is empty
         self._lasts: list[Entry] = []  # of each chunk
-        self._entries: dict[int, Entry] = {}  # by stream
-        self._sequences: dict[int, Sequence] = {}  # likewise
+        self._filed: dict[int, tuple[Entry, Sequence]] = {}  # by stream
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._filed)
 
     def __contains__(self, sequence: Sequence) -> bool:
-        return sequence.stream in self._entries
+        return sequence.stream in self._filed
 
     def put(self, sequence: Sequence, key: int) -> None:
         """Also where it was in with another number."""
         stream = sequence.stream
         entry = key << STREAM_BITS | stream
-        had = self._entries.get(stream)
-        if had == entry:
-            return
-        if had is not None:
-            self.discard(sequence)
-        self._entries[stream] = entry
-        self._sequences[stream] = sequence
+        if stream in self._filed:
+            if self._filed[stream][0] == entry:
+                return
+            self.discard([sequence])
+        self._filed[stream] = entry, sequence
         if not self._chunks:
             self._chunks.append([entry])
             self._lasts.append(entry)
@@ -54,37 +52,39 @@ class Ranking:
             self._lasts.insert(at, chunk[MOST // 2 - 1])
             del chunk[: MOST // 2]
 
-    def discard(self, sequence: Sequence) -> int | None:
-        """Returns the number that it had, if it was in."""
-        entry = self._entries.pop(sequence.stream, None)
-        if entry is None:
-            return None
-        del self._sequences[sequence.stream]
-        at = bisect_left(self._lasts, entry)
-        chunk = self._chunks[at]
-        del chunk[bisect_left(chunk, entry)]
-        if chunk:
-            self._lasts[at] = chunk[-1]
-        else:
-            del self._chunks[at], self._lasts[at]
-        return entry >> STREAM_BITS
+    def discard(self, sequences: list[Sequence]) -> None:
+        """Those that are in: mostly they stand together."""
+        filed = self._filed
+        entries = sorted(filed.pop(one.stream)[0] for one in sequences if one.stream in filed)
+        while entries:
+            at = bisect_left(self._lasts, entries[0])
+            chunk = self._chunks[at]
+            here = entries[: bisect_right(entries, chunk[-1])]
+            first = bisect_left(chunk, here[0])
+            if chunk[first : first + len(here)] == here:
+                del chunk[first : first + len(here)]
+            else:
+                for entry in here:
+                    del chunk[bisect_left(chunk, entry)]
+            if chunk:
+                self._lasts[at] = chunk[-1]
+            else:
+                del self._chunks[at], self._lasts[at]
+            del entries[: len(here)]
 
     def key(self, sequence: Sequence) -> int:
-        return self._entries[sequence.stream] >> STREAM_BITS
+        return self._filed[sequence.stream][0] >> STREAM_BITS
 
     @property
     def first(self) -> tuple[int, Sequence]:
         entry = self._chunks[0][0]
-        return entry >> STREAM_BITS, self._sequence(entry)
+        return entry >> STREAM_BITS, self._filed[entry & STREAM][1]
 
     def before(self, end: int) -> Iterator[Sequence]:
         """Those with a smaller number, smallest first."""
-        behind = end << STREAM_BITS
+        behind, filed = end << STREAM_BITS, self._filed
         for chunk in self._chunks:
             for entry in chunk:
                 if entry >= behind:
                     return
-                yield self._sequence(entry)
-
-    def _sequence(self, entry: Entry) -> Sequence:
-        return self._sequences[entry & (1 << STREAM_BITS) - 1]
+                yield filed[entry & STREAM][1]

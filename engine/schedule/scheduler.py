@@ -248,7 +248,7 @@ class Scheduler:
 
     def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
         if sequence.decoding:
-            if not self._plan_row(batch, sequence, 1, samples=True):
+            if not self._plan_row(batch, sequence, 1, True):
                 self._short.append(sequence)
         elif sequence.num_to_compute:
             self._picked.append(sequence)  # what it had in flight was discarded: it is to be filed anew
@@ -345,12 +345,13 @@ class Scheduler:
 
     def _plan_row(self, batch: Batch, sequence: Sequence, count: int, samples: bool) -> int:
         """Add a row of so many tokens, if there is memory for it; returns how many it computes."""
-        start = sequence.next_position
+        start = sequence.num_computed + sequence.num_in_flight
         if start + count > sequence.num_writable:  # mostly it goes on in the block that it has
             if sequence.stream in self._evicted or not self._make_room(sequence, start + count):
                 return 0
             batch.copies += self.cache.make_writable(sequence)
-        row = Row(sequence, start, count, samples, sequence.sampling, sequence.next_index)
+        index = sequence.num_outputs + sequence.num_placeholders
+        row = Row(sequence, start, count, samples, sequence.sampling, index)
         sequence.launch(row)
         batch.rows.append(row)
         sequence.last_served = self.steps
@@ -466,7 +467,7 @@ class Scheduler:
         self.evictions += len(victims)
         for victim in victims:
             self.host_cache.offer(victim)
-            self._holders.discard(victim)
+        self._holders.discard(victims)
         self.cache.release_all(victims)
 
     # -- proof -----------------------------------------------------------------------------------

@@ -44,8 +44,9 @@ class Shares:
         return max(self.floor, self.tokens[tenant])
 
     def charge(self, tenant: int, tokens: int) -> None:
-        served = self.tokens[tenant]
-        served = self.tokens[tenant] = (max(self.floor, served)) + tokens
+        if self.tokens[tenant] < self.floor:  # mostly it is not, and nothing is called
+            self.tokens[tenant] = self.floor
+        served = self.tokens[tenant] = self.tokens[tenant] + tokens
         if served > self._most:
             self._most = served
 
@@ -137,7 +138,7 @@ class Level(Generic[L, W]):
                 if tenant not in lines or tenant in skipped or tenant in exhausted:
                     tenants.popleft()
                     self._entered.discard(tenant)
-                elif entered < (served := served_of[tenant]) > floor:
+                elif entered < (served := served_of[tenant]) > floor and (len(tenants) > 1 or len(least) > 1):
                     tenants.popleft()
                     self._put(tenant, served)
                 else:

@@ -46,20 +46,20 @@ class Holders:
             self._idle_blocks += held - self._held.get(sequence.stream, 0)
             self._held[sequence.stream] = held
         else:
-            self._discard_idle(sequence)
+            self._discard_idle([sequence])
         if sequence.blocks:
             self._all.put(sequence, rank(sequence.priority, sequence.stream))
         else:
-            self._all.discard(sequence)
+            self._all.discard([sequence])
 
-    def discard(self, sequence: Sequence) -> None:
-        """It holds no memory."""
-        self._discard_idle(sequence)
-        self._all.discard(sequence)
+    def discard(self, sequences: list[Sequence]) -> None:
+        """They hold no memory."""
+        self._discard_idle(sequences)
+        self._all.discard(sequences)
 
-    def _discard_idle(self, sequence: Sequence) -> None:
-        self._idle.discard(sequence)
-        self._idle_blocks -= self._held.pop(sequence.stream, 0)
+    def _discard_idle(self, sequences: list[Sequence]) -> None:
+        self._idle.discard(sequences)
+        self._idle_blocks -= sum(self._held.pop(sequence.stream, 0) for sequence in sequences)
 
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
@@ -72,12 +72,13 @@ class Holders:
         if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
             return []
         released = Released(self._cache.blocks.refs)
-        taken: list[tuple[Sequence, int]] = []
+        taken: list[tuple[Sequence, list[int]]] = []
         for holder in self._in_order(claimant, step, running):
-            taken.append((holder, released.add(holder)))
-            if released.free >= blocks:
-                return [one for one, own in taken if not released.spare(one, own, blocks)]
-        looked_at = sum(len(holder.held_blocks) for holder, _ in taken)
+            held = holder.held_blocks
+            taken.append((holder, held))
+            if released.add(held, blocks):
+                return [one for one, its in taken if not released.spare(its, blocks)]
+        looked_at = sum(len(held) for _, held in taken)
         if looked_at > A_STEP:
             self._again = claimant.stream, step + looked_at // A_STEP
         return []
@@ -123,28 +124,35 @@ class Released:
     def __init__(self, refs: list[int]) -> None:
         self._refs = refs
         self._shared = Counter[int]()  # references that are given up
-        self.free = 0
+        self._added: list[int] = []  # not looked at so far
+        self._free = 0
 
-    def add(self, sequence: Sequence) -> int:
-        """Returns how many blocks nobody else has."""
-        refs, blocks = self._refs, sequence.held_blocks
-        own = [refs[number] for number in blocks].count(1)
-        self.free += own
-        if own < len(blocks):
-            for number in blocks:
+    def add(self, blocks: list[int], enough: int) -> bool:
+        """Those of one more; returns whether so many come free."""
+        self._added += blocks
+        return self._free + len(self._added) >= enough and self._count() >= enough
+
+    def _count(self) -> int:
+        refs = self._refs
+        own = [refs[number] for number in self._added].count(1)
+        self._free += own
+        if own < len(self._added):
+            for number in self._added:
                 if refs[number] > 1:
                     self._shared[number] += 1
-                    self.free += self._shared[number] == refs[number]
-        return own
+                    self._free += self._shared[number] == refs[number]
+        self._added.clear()
+        return self._free
 
-    def spare(self, sequence: Sequence, own: int, enough: int) -> bool:
-        """Leave it out, of whose blocks so many nobody else has, if enough come free without it."""
-        if self.free - own < enough:
+    def spare(self, blocks: list[int], enough: int) -> bool:
+        """Leave one out, who has these, if enough come free without it."""
+        refs, shared = self._refs, self._shared
+        own = len(blocks)
+        if shared:
+            own = sum(refs[number] == 1 or shared[number] == refs[number] for number in blocks)
+        if self._free - own < enough:
             return False
-        refs, shared, blocks = self._refs, self._shared, sequence.held_blocks
-        own = sum(refs[number] == 1 or shared[number] == refs[number] for number in blocks)
-        if self.free - own < enough:
-            return False
-        self.free -= own
-        shared.subtract(number for number in blocks if refs[number] > 1)
+        self._free -= own
+        if shared:
+            shared.subtract(number for number in blocks if refs[number] > 1)
         return True

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.free_blocks import FreeBlocks, FreeList
-from engine.schedule.free_runs import FreeRuns
+from engine.schedule.free_runs import NEIGHBOURS, FreeRuns
 from engine.schedule.sequence import Sequence
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
@@ -70,10 +70,17 @@ class Tables:
             assert not any(first < self.free._hand < end for first, end in self.free.runs())
             ends = {end for _, end in self.free.runs()}
             assert all(first == self.free._hand for first, _ in self.free.runs() if first in ends)
+            widest = [0] * len(self.free._most_nearby)
+            for first, end in self.free.runs():
+                if first != self.free._hand:
+                    at = first // NEIGHBOURS
+                    widest[at] = max(widest[at], (end - first).bit_length())
+            assert list(self.free._most_nearby) == widest
+            assert self.free._most >= max(widest)
 
 
 @SETTINGS
-@given(st.booleans(), st.integers(1, 300), st.lists(ACT, max_size=120))
+@given(st.booleans(), st.integers(1, 600), st.lists(ACT, max_size=120))
 def test_every_block_is_free_or_taken_once(runs: bool, blocks: int, acts: list[tuple[str, int, int]]) -> None:
     refs = [0] * blocks
     tables = Tables(FreeRuns(refs) if runs else FreeList(blocks), refs)

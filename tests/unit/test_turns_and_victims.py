@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 
 from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
@@ -29,6 +31,29 @@ def start(steps: InstantSteps, stream: int, tokens: list[int], credit: int = 10_
 def own(stream: int, count: int) -> list[int]:
     """Tokens like nobody else's."""
     return [stream * 10_000 + at for at in range(count)]
+
+
+def test_a_ranking_is_in_order_whoever_comes_and_leaves_together() -> None:
+    ranking, dice = Ranking(), random.Random(5)
+    there: dict[Sequence, int] = {}
+    for stream in range(8 * MOST):
+        sequence = Sequence(stream, [1], Sampling(), credit=1, context=10)
+        for one in (sequence, dice.choice([*there, sequence])):
+            there[one] = dice.randrange(-50, 50)
+            ranking.put(one, there[one])
+        if not dice.randrange(100):
+            ranked = sorted(there, key=lambda one: (there[one], one.stream))
+            first, some = dice.randrange(len(ranked)), dice.sample(ranked, len(ranked) // 10)
+            gone = list({*ranked[first : first + len(ranked) // 4], *some})
+            ranking.discard([*gone, Sequence(-1, [1], Sampling(), credit=1, context=10)])
+            for one in gone:
+                del there[one]
+            ranked = sorted(there, key=lambda one: (there[one], one.stream))
+            assert list(ranking.before(50)) == ranked
+            assert list(ranking.before(0)) == [one for one in ranked if there[one] < 0]
+            assert len(ranking) == len(there)
+            assert not ranked or ranking.first == (there[ranked[0]], ranked[0])
+    assert len(ranking) > MOST
 
 
 # -- whose memory is taken -------------------------------------------------------------------------
