@@ -13,10 +13,9 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
-from bench.gateway import CONNECTIONS, TOKENS, read_all
+from bench.gateway import CONNECTIONS, TOKENS, cpu_s, read_all
 from bench.result_tables import Figure
 from bench.server import ServerProcess
 from engine import api, toy_model
@@ -48,16 +47,10 @@ def run(metrics: str) -> tuple[float, float]:
     credit = {"limit": TOKENS}
     start = {"type": "start", "request_id": "NUMBER", "prompt": "Hello", "params": params, "credit": credit}
     with ServerProcess("--model", "toy", "--metrics", metrics) as server:
-        before = _cpu_s(server.process.pid)
+        before = cpu_s(server.process.pid)
         _, seconds = asyncio.run(read_all(f"ws://{server.host}/v1/realtime", json.dumps(start), 10**9))
         tokens = CONNECTIONS * TOKENS
-        return tokens / seconds, tokens / (_cpu_s(server.process.pid) - before)
-
-
-def _cpu_s(pid: int) -> float:
-    """Of all its threads, in nanoseconds' grain."""
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+        return tokens / seconds, tokens / (cpu_s(server.process.pid) - before)
 
 
 # -- in one process --------------------------------------------------------------------------------

@@ -285,7 +285,7 @@ class Logprob(Struct, array_like=True, frozen=True):
     top: list[tuple[int, float]] = []
 
 
-class News(Struct, array_like=True):
+class News(Struct, array_like=True, gc=False):
     """One stream's step: what memory did to it, then its tokens, then what its commands did behind them. What
     happened behind that in the same step is in further news."""
 

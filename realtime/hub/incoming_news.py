@@ -37,6 +37,8 @@ READ_TOKENS = 8  # that were injected, and count as one
 ACT_S = 0.0003  # what a guard that acts has the engine do, in another process
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
 
+Receive = Callable[[api.News, float], list[PendingCommand]]  # as a stream does
+
 
 class IncomingNews:
     def __init__(
@@ -65,31 +67,24 @@ class IncomingNews:
         self._lines = NewsLines(
             self._take_in,
             self._step_told,
-            self._is_dear,
-            self._weight,
+            self._weighed,
             most=NEWS_A_TURN,
             wait_s=self._wait_s,
             call_later=call_later,
         )
 
     def receive(self, number: int, outputs: list[api.StepOutput]) -> None:
-        """Steps of the engine of this number, which came together. Each is told by itself: whoever keeps up
-        has a token an event, however quick the engine is."""
+        """Steps of the engine of this number, which came together."""
         engine = self._serving.engines[number]
         now = self._clock()
         for output in outputs:
             engine.stepped(output)
             self._observer.stepped(number, output, now)
-            self._lines.add(StepNews(engine, output, now))
+        self._lines.add([StepNews(engine, output, now) for output in outputs])
 
     def finish(self) -> None:
         """Take in all that waits now."""
         self._lines.finish()
-
-    def _is_dear(self, stream: int) -> bool:
-        """Whether its news take long: guards read what comes, or what was injected is still being read."""
-        entry = self._registry.by_number(stream)
-        return entry is not None and (entry.stream.context.guards is not None or entry.stream.reading)
 
     def _wait_s(self, stream: int) -> float:
         """Who has guards pays for what they do. While that is owed, and there are others, they read no more;
@@ -99,18 +94,18 @@ class IncomingNews:
             return 0.0
         return entry.payer.debt_s
 
-    def _weight(self, news: api.News) -> int:
-        tokens, entry = len(news.tokens), self._registry.by_number(news.stream)
-        if entry is not None and entry.stream.reading:
-            return NEWS_A_TURN
-        if entry is not None and entry.stream.context.guards is not None:
+    def _weighed(self, step: StepNews, news: api.News) -> StreamNews:
+        entry, tokens = self._registry.by_number(news.stream), len(news.tokens)
+        is_dear = False
+        if entry is not None and (is_dear := entry.stream.is_dear()):
             # What they have to read again is more of it, and nothing behind it is in the same turn.
-            tokens = NEWS_A_TURN if news.changes else GUARDED_TOKEN * tokens
+            at_once = not (entry.stream.reading or news.changes)
+            tokens = GUARDED_TOKEN * tokens if at_once else NEWS_A_TURN
         elif news.changes:
             tokens += sum(map(_read, news.changes))
         if news.finish is not None:
-            return max(tokens, FINAL_NEWS)
-        return tokens or 1
+            tokens = max(tokens, FINAL_NEWS)
+        return StreamNews(step, news, tokens or 1, is_dear)
 
     def _take_in(self, some: list[StreamNews]) -> None:
         computed, moved = defaultdict[str, int](int), defaultdict[ServingEngine, list[Stream]](list)
@@ -146,17 +141,18 @@ class IncomingNews:
             self._take_of_nobody(engine, news)
             return None
         stream = entry.stream
-        reads = stream.reading
+        is_dear = stream.is_dear()
+        reads = is_dear and stream.reading
         if reads and news != api.News(news.stream):  # it reads first what it began with, or what was put in
             later += _reading_on(one), one
             return None
         if stream.keeping is not None and not one.is_more:
             stream.keeping.hear(news)
         steers = news.changes or news.early or news.finish is not None or news.admitted is not None
-        if steers or reads or stream.context.guards is not None:
+        if steers or is_dear:
             self._take_in_more(entry, one, later)
         else:
-            self._tell(entry, news, one.step.at)
+            self._tell(entry, stream.receive_tokens, news, one.step.at)
         return entry
 
     def _take_in_more(self, entry: LiveStream, one: StreamNews, later: list[StreamNews]) -> None:
@@ -191,9 +187,9 @@ class IncomingNews:
         whoever reads what they let through."""
         asked, takes_effect = entry.stream.to_make, bool(news.changes) or entry.stream.reading
         if not takes_effect and entry.stream.context.guards is None:
-            return self._tell(entry, news, now)
+            return self._tell(entry, entry.stream.receive_news, news, now)
         began_s = time.thread_time()
-        effective = self._tell(entry, news, now)
+        effective = self._tell(entry, entry.stream.receive_news, news, now)
         work_s = time.thread_time() - began_s
         if takes_effect:
             entry.reads_for = effective or ([asked] if asked else entry.reads_for)
@@ -201,12 +197,12 @@ class IncomingNews:
             _charge_reader(entry, work_s)
         return effective
 
-    def _tell(self, entry: LiveStream, news: api.News, now: float) -> list[PendingCommand]:
+    def _tell(self, entry: LiveStream, receive: Receive, news: api.News, now: float) -> list[PendingCommand]:
         """A mistake of ours ends the stream that it shows in, and no other."""
-        stream = entry.stream
         try:
-            return stream.receive_news(news, now)
+            return receive(news, now)
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
+            stream = entry.stream
             log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
             stream.fail("the server failed to take in what was decoded", now)
             if entry.engine is not None:

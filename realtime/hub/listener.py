@@ -45,7 +45,8 @@ class Listener(Protocol):
         """So much work was done for it, when its frame took effect: it pays before it asks for more."""
 
     def wake(self, stream: Stream) -> None:
-        """The stream has something to say; `flush` will follow, once for all that were woken together."""
+        """The stream has something to say, which may be taken at once; `flush` will follow, once for all that
+        were woken together."""
 
     def flush(self) -> None:
         """Take from the hub what those that were woken have to say, if there is room for it now."""

@@ -30,12 +30,14 @@ class StepNews(Struct, eq=False):
     left: int = 0
 
 
-class StreamNews(Struct, eq=False):
-    """What a step did to a stream, and how long that takes, as `weight` says."""
+class StreamNews(Struct, eq=False, gc=False):
+    """What a step did to a stream, and how long that takes, as `weight` says; `is_dear`: perhaps too long
+    for others to wait behind it."""
 
     step: StepNews
     news: api.News
     weight: int
+    is_dear: bool
     is_more: bool = False  # of what was taken in before
 
 
@@ -54,8 +56,7 @@ class NewsLines:
         self,
         take_in: Callable[[list[StreamNews]], None],
         told: Callable[[StepNews], None],
-        is_dear: Callable[[int], bool],
-        weight: Callable[[api.News], int],
+        weighed: Callable[[StepNews, api.News], StreamNews],
         *,
         most: int,
         wait_s: Callable[[int], float],
@@ -70,37 +71,37 @@ class NewsLines:
         self._held: dict[int, list[StreamNews]] = {}  # by stream, until it may be taken in
         self._tell_streams = take_in
         self._told = told
-        self._is_dear = is_dear
-        self._weight = weight
+        self._weighed = weighed
         self._most = most
         self._waiting: dict[int, _Waiting] = {}  # by stream
         self._steps = deque[StepNews]()  # that were not told of
 
-    def add(self, step: StepNews) -> None:
-        """What is little, where nobody waits, need not stand in line."""
-        weight = self._weight
-        some = [StreamNews(step, news, weight(news)) for news in step.output.news]
+    def add(self, steps: list[StepNews]) -> None:
+        """Of steps that came together. What is little, where nobody waits, need not stand in line."""
+        some = [self._weighed(step, news) for step in steps for news in step.output.news]
         is_little = not (self._waiting or self._steps) and sum(map(_weight_of, some)) <= self._most
-        if not is_little or any(self._is_to_wait(one.news.stream) for one in some):
-            self._stand_in_line(step, some)
+        if not is_little or any(one.is_dear and self._wait_s(one.news.stream) > 0 for one in some):
+            self._stand_in_line(steps, some)
         else:
             self._tell_streams(some)
-            self._told(step)
+            for step in steps:
+                self._told(step)
 
-    def _stand_in_line(self, step: StepNews, some: list[StreamNews]) -> None:
-        step.left = len(some)
-        self._steps.append(step)
+    def _stand_in_line(self, steps: list[StepNews], some: list[StreamNews]) -> None:
+        for step in steps:
+            step.left = len(step.output.news)
+        self._steps.extend(steps)
         plain, dear = list[StreamNews](), list[StreamNews]()
         for one in some:
-            (dear if self._stand(one.news.stream) is self._dear else plain).append(one)
+            (dear if self._stand(one) is self._dear else plain).append(one)
         self._plain.add(plain)
         self._dear.add(dear)
         self._tell_steps()
 
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
-        again = replace(one, step=replace(one.step, left=1), weight=self._weight(one.news))
-        self._stand(one.news.stream).first(again)
+        again = replace(self._weighed(replace(one.step, left=1), one.news), is_more=one.is_more)
+        self._stand(again).first(again)
 
     def finish(self) -> None:
         """Take in all that waits now."""
@@ -109,16 +110,13 @@ class NewsLines:
             self._take_in(self._held.pop(stream))
         self._dear.finish(self._take_in)
 
-    def _stand(self, stream: int) -> Slices[StreamNews]:
-        waiting = self._waiting.get(stream)
+    def _stand(self, one: StreamNews) -> Slices[StreamNews]:
+        waiting = self._waiting.get(one.news.stream)
         if waiting is None:
-            line = self._dear if self._is_dear(stream) else self._plain
-            waiting = self._waiting[stream] = _Waiting(line)
+            line = self._dear if one.is_dear else self._plain
+            waiting = self._waiting[one.news.stream] = _Waiting(line)
         waiting.count += 1
         return waiting.line
-
-    def _is_to_wait(self, stream: int) -> bool:
-        return self._is_dear(stream) and self._wait_s(stream) > 0
 
     def _take_in_dear(self, some: list[StreamNews]) -> None:
         """What is to wait holds up neither others' news nor the steps behind it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from realtime.hub.listener import Listener
 from realtime.hub.subscriptions import Subscriptions
@@ -32,16 +31,25 @@ class Waking:
 
     @contextmanager
     def __call__(self) -> Iterator[Wake]:
-        woken: dict[Listener, None] = {}
-        yield partial(self._wake, woken)
-        for listener in woken:
+        woken = _Woken(self._subscriptions.listener_of, self._retire)
+        yield woken.wake
+        for listener in woken.listeners:
             listener.flush()
         self._flush()
 
-    def _wake(self, woken: dict[Listener, None], stream: Stream) -> None:
-        listener = self._subscriptions.listener_of(stream)
-        if listener is not None and stream.outbox.waiting:
-            listener.wake(stream)
-            woken[listener] = None
+
+class _Woken:
+    def __init__(
+        self, listener_of: Callable[[Stream], Listener | None], retire: Callable[[Stream], None]
+    ) -> None:
+        self.listeners: dict[Listener, None] = {}
+        self._listener_of = listener_of
+        self._retire = retire
+
+    def wake(self, stream: Stream) -> None:
         if stream.final is not None:
             self._retire(stream)
+        listener = self._listener_of(stream)
+        if listener is not None and stream.outbox.items:
+            listener.wake(stream)
+            self.listeners[listener] = None

@@ -35,7 +35,7 @@ class Output:
         self._ends = array("q")  # code points released up to and with each token
         self._min_tokens = min_tokens
         self.spans = spans
-        self._text: TextStream | SpannedText = spans or TextStream(tokenizer, stop, min_tokens)
+        self.reader: TextStream | SpannedText = spans or TextStream(tokenizer, stop, min_tokens)
         self._pieces = tokenizer.pieces.bytes
 
     def __len__(self) -> int:
@@ -44,27 +44,28 @@ class Output:
     @property
     def stopped(self) -> str | None:
         """The stop string that was met."""
-        return self._text.stopped
+        return self.reader.stopped
 
     @property
     def text_length(self) -> int:
         """Code points released, of what stands."""
-        return self._text.released
+        return self.reader.released
 
     def add(self, token: int) -> str:
         """One token more; returns the text that it releases."""
-        delta = self._text.feed(token)
+        reader = self.reader
+        delta = reader.feed(token)
         self.tokens.append(token)
-        self._ends.append(self._text.released)
+        self._ends.append(reader.released)
         return delta
 
     def flush(self) -> str:
         """The text that was held back for want of a continuation: there is none."""
-        return self._text.flush()
+        return self.reader.flush()
 
     def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
         self._min_tokens = min_tokens
-        self._text.set_stop(stop, min_tokens)
+        self.reader.set_stop(stop, min_tokens)
 
     def inject(
         self,
@@ -95,11 +96,11 @@ class Output:
 
     def text(self, count: int, *, flushed: bool) -> str:
         """What was released with the first `count` tokens; `flushed`: and with the stream's end."""
-        return self._text.text if flushed else self._text.text[: self.length_with(count)]
+        return self.reader.text if flushed else self.reader.text[: self.length_with(count)]
 
     def content(self) -> str:
         """All that was released."""
-        return self._text.text
+        return self.reader.text
 
     def reasoning(self) -> str:
         return "" if self.spans is None else "".join(self.spans.reasoning)
@@ -172,14 +173,14 @@ class Output:
         if injected is not None and self.spans is not None:
             self.spans.cut_injected(injected)
         sent = self.length_with(index)
-        self._text = self._text.rewound(self.tokens, index, sent, stop, self._min_tokens)
+        self.reader = self.reader.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
         self._injected = self.injected(before=index) if injected is None else injected
         self.injections = _first_of(self.injections, self._injected)
         for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
-            if self._ends[at] <= self._text.released:
+            if self._ends[at] <= self.reader.released:
                 break
-            self._ends[at] = self._text.released
+            self._ends[at] = self.reader.released
 
     def forked(self, request_id: str, index: int, stop: tuple[str, ...], min_tokens: int) -> Output:
         """Another, that goes on behind the first `index` tokens; this one stays as it is."""
@@ -187,7 +188,7 @@ class Output:
         again.tokens, again._ends, again.injections = self.tokens[:], self._ends[:], self.injections[:]
         again._min_tokens = min_tokens
         if self.spans is not None:
-            again.spans = again._text = self.spans.forked(request_id)
+            again.spans = again.reader = self.spans.forked(request_id)
         again.cut(index, stop)
         return again
 

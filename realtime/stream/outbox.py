@@ -50,7 +50,7 @@ ANSWER_BYTES = 200
 NONE_BESIDE = Lengths()
 
 
-class PendingToken(Struct):
+class PendingToken(Struct, gc=False):
     """One output token on its way out, and what is known with it beside content; `token` is None for what was
     held back, or injected into a call, and has no token to go with."""
 
@@ -85,7 +85,7 @@ class Outbox:
         self._interval = interval
         self.shows_tokens = tokens
         self.paused: PauseReason | None = None  # as the listener knows it
-        self._waiting: list[Item] = []  # tokens among it follow each other
+        self.items: list[Item] = []  # that wait; tokens among them follow each other
         self._waiting_bytes = 0
         self._waiting_tokens = 0
         self.history_bytes = 0  # about how much memory it takes
@@ -94,12 +94,7 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        return bool(self._waiting or self._replay)
-
-    @property
-    def has_one_token(self) -> bool:
-        """Whether that is all that waits."""
-        return len(self._waiting) == self._waiting_tokens == 1
+        return bool(self.items or self._replay)
 
     @property
     def known(self) -> int:
@@ -108,7 +103,7 @@ class Outbox:
 
     @property
     def unsent(self) -> list[PendingToken]:
-        return [item for item in self._waiting if isinstance(item, PendingToken)]
+        return [item for item in self.items if isinstance(item, PendingToken)]
 
     @property
     def beyond_credit(self) -> list[PendingToken]:
@@ -124,7 +119,7 @@ class Outbox:
         """Tokens that cannot go out as things stand: ahead of credit, or behind `paused`."""
         stuck: list[PendingToken] = []
         held = self.paused is not None
-        for item in self._waiting:
+        for item in self.items:
             if isinstance(item, PendingToken):
                 if item.token is None:
                     continue
@@ -144,12 +139,12 @@ class Outbox:
 
     def put_token(self, index: int, delta: str, token: int, logprob: TokenLogprob | None = None) -> None:
         """With which nothing else is known."""
-        self._waiting.append(pending := PendingToken(index, delta, token, logprob))
+        self.items.append(pending := PendingToken(index, delta, token, logprob))
         self._waiting_tokens += 1
         self._waiting_bytes += TOKEN_BYTES if logprob is None else pending.bytes
 
     def put(self, item: Item) -> None:
-        self._waiting.append(item)
+        self.items.append(item)
         if isinstance(item, PendingToken):
             self._waiting_bytes += item.bytes
             self._waiting_tokens += item.token is not None
@@ -162,7 +157,7 @@ class Outbox:
         void = self._waiting_tokens - max(0, index - self.sent)
         passed: list[Item] = []
         while void > 0:
-            item = self._waiting.pop()
+            item = self.items.pop()
             if _is_token(item):
                 void -= 1
                 self._waiting_tokens -= 1
@@ -171,12 +166,12 @@ class Outbox:
                 self._waiting_bytes -= _bytes(item)
             else:
                 passed.append(item)
-        self._waiting.extend(reversed(passed))
+        self.items.extend(reversed(passed))
         self.sent = min(self.sent, index)
 
-    def _keep(self, stuck: Iterable[PendingToken]) -> None:
-        """Of all that waited, these wait on."""
-        self._waiting.clear()
+    def _wait_on(self, stuck: Iterable[PendingToken]) -> None:
+        """Of all that waited, these alone."""
+        self.items.clear()
         self._waiting_bytes = self._waiting_tokens = 0
         for pending in stuck:
             self.put(pending)
@@ -256,7 +251,7 @@ class Outbox:
     @property
     def pending_refs(self) -> list[str]:
         """Of frames whose answers wait here."""
-        events = (item for item in self._waiting if not isinstance(item, PendingToken))
+        events = (item for item in self.items if not isinstance(item, PendingToken))
         return [event.ref for event in events if event.ref is not None]
 
     @property
@@ -297,12 +292,13 @@ class Outbox:
 
     def take(self) -> list[OutgoingEvent]:
         """Everything that may go out now. What is no token passes those that wait for credit."""
-        if self._waiting_tokens == len(self._waiting) and not self._replay:
-            return self._take_tokens()
+        count = len(self.items)
+        if self._waiting_tokens == count and not self._replay:
+            return self._take_tokens(count)
         events, self._replay, self._replay_bytes = self._replay, [], 0
         kept: list[PendingToken] = []
         ready: list[PendingToken] = []
-        for item in self._waiting:
+        for item in self.items:
             if isinstance(item, PendingToken):
                 (kept if kept or not self._may_be_sent(item) else ready).append(item)
             else:
@@ -316,20 +312,21 @@ class Outbox:
             whole = self._whole_intervals(len(ready), ready[-1].index + 1)
             kept[:0] = ready[whole:]
             self._send_tokens(events, ready[:whole])
-        self._keep(kept)
+        self._wait_on(kept)
         return events
 
-    def _take_tokens(self) -> list[OutgoingEvent]:
+    def _take_tokens(self, count: int) -> list[OutgoingEvent]:
         """The same where nothing else waits: it is known without a look at all of them which may go out."""
         events: list[OutgoingEvent] = []
-        waiting: list[PendingToken] = self._waiting  # type: ignore[assignment]
-        if not waiting or self.paused is not None:
+        waiting: list[PendingToken] = self.items  # type: ignore[assignment]
+        if not count or self.paused is not None:
             return events
         first = waiting[0].index
-        end = min(first + len(waiting), self.credit.limit)  # behind the last that might
-        ready = end - first if self._interval == 1 else self._whole_intervals(end - first, end)
-        if ready == len(waiting):
-            self._waiting, self._waiting_bytes, self._waiting_tokens = [], 0, 0
+        ready = min(count, self.credit.limit - first)
+        if self._interval != 1:
+            ready = self._whole_intervals(ready, first + ready)
+        if ready == count:
+            self.items, self._waiting_bytes, self._waiting_tokens = [], 0, 0
             self._send_tokens(events, waiting)
         elif ready > 0:
             batch = waiting[:ready]
@@ -352,13 +349,16 @@ class Outbox:
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         """As one event; as several where something else is known with the tokens, or where some have a log
         probability and some have none."""
+        if len(batch) == 1:  # as most often
+            self._send_piece(events, batch)
+            return
         begin = 0
         for at in range(1, len(batch)):
             if not _go_together(batch[begin], batch[at]):
                 self._send_piece(events, batch[begin:at])
                 begin = at
         if batch:
-            self._send_piece(events, batch[begin:] if begin else batch)
+            self._send_piece(events, batch[begin:])
 
     def _send_piece(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         first = batch[0]
@@ -375,7 +375,8 @@ class Outbox:
         self.sent = self._listener_index = first.index + count
         self._listener_length += len(delta)
         if count or delta:
-            self._send(events, event)
+            self._keep(event)
+            events.append(event)
         if first.beside:  # and of one kind
             for beside in joined([one for pending in batch for one in pending.beside]):
                 self._listener_lengths = with_beside(self._listener_lengths, beside)
@@ -397,18 +398,22 @@ class Outbox:
 
     def _send(self, events: list[OutgoingEvent], event: StreamEvent | Error) -> None:
         if not isinstance(event, Error):  # which answers a frame: it is no part of the stream's history
-            event.seq = self.seq
-            self.seq += 1
-            self._history.append(event)
-            self.history_bytes += event_bytes(event)
-            if len(self._history) > HISTORY_LIMIT:
-                self._forget(1)
-            if self.history_bytes > HISTORY_BYTES:
-                self.shorten_history(HISTORY_BYTES)
+            self._keep(event)
         if event.ref is not None and isinstance(event, Answer):
             self._answers.append(replace(event, params=Params()) if isinstance(event, Adjusted) else event)
             del self._answers[:-MAX_ANSWERED]
         events.append(event)
+
+    def _keep(self, event: StreamEvent) -> None:
+        """Under its number, until it is known to have been read."""
+        event.seq = self.seq
+        self.seq += 1
+        self._history.append(event)
+        self.history_bytes += event_bytes(event)
+        if len(self._history) > HISTORY_LIMIT:
+            self._forget(1)
+        if self.history_bytes > HISTORY_BYTES:
+            self.shorten_history(HISTORY_BYTES)
 
 
 def _go_together(first: PendingToken, pending: PendingToken) -> bool:

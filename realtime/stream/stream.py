@@ -255,7 +255,7 @@ class Stream:
         events = outbox.take()
         if self.credit.granted < self.credit.decode_limit:
             self._send_grant()
-        if self.final is not None or outbox.waiting or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
+        if self.final is not None or outbox.items or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
             self._update_memory()
         return events
 
@@ -661,6 +661,20 @@ class Stream:
 
     # -- news from the engine --------------------------------------------------------------------
 
+    def receive_tokens(self, news: api.News, now: float) -> list[PendingCommand]:
+        """News that are tokens alone, as nearly all are, of one that is not dear."""
+        if self._commands.waiting or self.final is not None or self._conclusion is not None:
+            return self.receive_news(news, now)
+        self.counts.decoded += len(news.tokens)
+        self.counts.forced += news.forced
+        if self._receive_tokens(news, now) or len(self.outbox.items) != 1:
+            self._update_memory()  # else it weighs about what was promised for it
+        elif len(self.output.tokens) >= self.credit.granted:
+            self._check_transition()  # they change its state only where they are the last that it may have
+        if self.output.spans is not None:
+            self._close_reasoning()
+        return []
+
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
@@ -670,8 +684,7 @@ class Stream:
             self._close_reasoning()
         if self.context.guards is not None:
             self._send_grant()
-        if news.changes or not (news.tokens and self.outbox.has_one_token):
-            self._update_memory()  # else it weighs about what was promised for it
+        self._update_memory()
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
@@ -687,12 +700,8 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
-        if news.changes or news.finish is not None:
-            effective = self._receive_changes(news, now)
-        elif not news.early and len(self.output.tokens) < self.credit.granted:
-            return []  # tokens alone change its state only where they are the last that it may have
-        else:
-            effective = []
+        has_more = news.changes or news.finish is not None
+        effective = self._receive_changes(news, now) if has_more else []
         self._check_transition()
         return effective
 
@@ -732,22 +741,25 @@ class Stream:
 
     def _receive_tokens(self, news: api.News, now: float) -> bool:
         """Returns whether the stream has come to its end with one of them."""
-        output, logprobs = self.output, news.logprobs
+        output, logprobs, told = self.output, news.logprobs, None
+        is_plain = output.spans is None and self.context.guards is None
         for at, token in enumerate(news.tokens):
             if self._commands.waiting and self._guarding.withholds:
                 return False
             index = len(output.tokens)
             delta = output.add(token)
-            logprob = logprobs[at] if logprobs else None
-            told = None if logprob is None else protocol.TokenLogprob(token, logprob.logprob, logprob.top)
+            if logprobs:
+                told = protocol.TokenLogprob(token, logprobs[at].logprob, logprobs[at].top)
             if self._stopwatch.first is None:
                 self._stopwatch.token(now)
-            if output.spans is None and self.context.guards is None:
+            if is_plain:
                 self.outbox.put_token(index, delta, token, told)
             else:
                 self._receive_more(index, delta, token, told, now)
-            if output.stopped is not None:
+            if output.reader.stopped is not None:
                 self._stop(now)
+            elif is_plain:
+                continue
             if self.final is not None or self._conclusion is not None:
                 return True
         return False
@@ -858,6 +870,13 @@ class Stream:
     def to_make(self) -> PendingCommand | None:
         """What was asked of a call, and is to be done now."""
         return self._commands.to_make
+
+    def is_dear(self) -> bool:
+        """Whether its news may take long: guards read what comes, or what was injected is still being read.
+        Asked with every token."""
+        if self.output.spans is None and not self._commands.waiting:
+            return self.context.guards is not None
+        return self.context.guards is not None or self.reading
 
     @property
     def reading(self) -> bool:

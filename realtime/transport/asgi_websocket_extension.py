@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from realtime.transport.flow_control import SendBuffer
 from realtime.transport.websocket_framing import data_frames, ping_frame
 from realtime.work_ledger import PayerWork
 
@@ -26,8 +27,7 @@ class PeerGone(ConnectionError):
 
 
 class Connection(Protocol):
-    @property
-    def writable(self) -> bool: ...
+    send_buffer: SendBuffer
 
     def write(self, frames: bytes) -> None: ...
 
@@ -59,7 +59,7 @@ class WebSocketPeer:
 
     @property
     def writable(self) -> bool:
-        return self._connection.writable
+        return self._connection.send_buffer.writable
 
     def paid_by(self, work: PayerWork) -> None:
         """Whoever this is pays for what they send from now on, and not their address."""

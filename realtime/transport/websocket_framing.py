@@ -14,21 +14,19 @@ from typing import NamedTuple
 from websockets.frames import CloseCode, Frame, Opcode
 
 _FIN = 0x80
-_SHORT = {
-    opcode: [bytes((_FIN | opcode, length)) for length in range(126)]
+_TEXT, _BINARY, _PING = (  # headers of short frames, by their length
+    [bytes((_FIN | opcode, length)) for length in range(126)]
     for opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.PING)
-}
+)
 
 
 def data_frames(messages: Iterable[bytes], *, text: bool, ping: bytes | None = None) -> bytes:
     """Each message as one frame, then perhaps a ping. Text must be UTF-8 already: it is not looked into."""
-    opcode = Opcode.TEXT if text else Opcode.BINARY
-    short = _SHORT[opcode]
-    parts = []
+    short = _TEXT if text else _BINARY
+    parts: list[bytes] = []
     for message in messages:
         length = len(message)
-        parts.append(short[length] if length < 126 else _long_header(opcode, length))
-        parts.append(message)
+        parts += short[length] if length < 126 else _long_header(text, length), message
     if ping is not None:
         parts.append(ping_frame(ping))
     return b"".join(parts)
@@ -37,14 +35,15 @@ def data_frames(messages: Iterable[bytes], *, text: bool, ping: bytes | None = N
 def ping_frame(payload: bytes) -> bytes:
     if len(payload) > 125:
         raise ValueError("a ping carries 125 bytes at most")
-    return _SHORT[Opcode.PING][len(payload)] + payload
+    return _PING[len(payload)] + payload
 
 
 def is_pong(frame: bytes) -> bool:
     return frame[:1] == b"\x8a"
 
 
-def _long_header(opcode: Opcode, length: int) -> bytes:
+def _long_header(text: bool, length: int) -> bytes:
+    opcode = Opcode.TEXT if text else Opcode.BINARY
     if length < 1 << 16:
         return struct.pack("!BBH", _FIN | opcode, 126, length)
     return struct.pack("!BBQ", _FIN | opcode, 127, length)

@@ -55,6 +55,8 @@ from realtime.transport.websocket_handshake import (
 )
 from realtime.work_ledger import PayerWork, WorkLedger
 
+OPEN = State.OPEN  # looked up with every write, which an enumeration makes dear
+
 logger = logging.getLogger("uvicorn.error")
 
 # The core tells of every connection at INFO, and at DEBUG of every header and frame.
@@ -382,14 +384,10 @@ class WebSocketProtocol(SmallReads):
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, frames: bytes) -> None:
-        if self._core.state is State.OPEN:
+        if self._core.state is OPEN:
             self.send_buffer.write(frames)
         elif self._connecting:
             raise RuntimeError("nothing can be sent before the websocket is accepted")
-
-    @property
-    def writable(self) -> bool:
-        return self.send_buffer.writable
 
     def abort(self) -> None:
         cut_off(self.transport)

@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
+TAKEN_AT_ONCE = 256  # messages; others have their turn before more
 STEERS_ENGINE = (
     protocol.Start
     | protocol.Pause
@@ -136,6 +137,7 @@ class Connection:
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
+        self._taken: list[bytes] = []  # from streams, and written as soon as all that come together are
         self._next_piece: asyncio.Handle | None = None  # of what waits, when others had their turn
         self._work = work
         self.pay = work.pay
@@ -198,6 +200,7 @@ class Connection:
             # It and its peer know each other until garbage is looked for: streams must not wait for that.
             self._live.clear()
             self._woken.clear()
+            self._taken.clear()
             self._read_acks.forget_all()
 
     def _replace(self, session_id: str) -> None:
@@ -268,10 +271,17 @@ class Connection:
     # -- to the peer -----------------------------------------------------------------------------
 
     def wake(self, stream: Stream) -> None:
+        """Whoever keeps up has a token an event, of however many steps that come in one write."""
         self._live.add(stream)
         if self._coming:  # also what is there already is asked for again
             self._coming.discard(stream.request_id)
-        self._woken[stream] = None
+        if self._takes() and len(self._taken) < TAKEN_AT_ONCE:
+            try:
+                self._take_events(stream)
+            except Exception as error:  # noqa: BLE001 - as in `flush`
+                self._fail(error)
+        else:
+            self._woken[stream] = None
 
     @property
     def may_go(self) -> bool:
@@ -305,28 +315,35 @@ class Connection:
         try:
             self._flush()
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("a connection failed in the gateway: %s in %s", *told(error))
-            self._cause = "failed"
-            self.leave()
-            self.end(CloseCode.INTERNAL, "the server failed to say what is next")
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        log.error("a connection failed in the gateway: %s in %s", *told(error))
+        self._cause = "failed"
+        self.leave()
+        self.end(CloseCode.INTERNAL, "the server failed to say what is next")
+
+    def _takes(self) -> bool:
+        """Whether the peer is ready for more: what was taken it was ready for."""
+        return bool(self._taken) or (self._next_piece is None and not self.gone and self._peer.writable)
 
     def _flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
-        if self._next_piece is not None or self.gone or not self._peer.writable:
+        if not self._takes():
             return
-        messages, self._replies, self._reply_bytes = self._replies, [], 0
         until_s = 0.0
         while self._woken:
             stream = next(iter(self._woken))
             del self._woken[stream]
-            self._take_events(stream, messages)
+            self._take_events(stream)
             if self._woken:
                 now_s = time.monotonic()
                 until_s = until_s or now_s + TURN_S
                 if now_s >= until_s:
                     break
-        if messages:
+        if messages := self._replies + self._taken if self._replies else self._taken:
+            self._replies, self._reply_bytes, self._taken = [], 0, []
             self._peer.write(messages, text=self._codec.text, ping=self._read_acks.due())
         if self._woken:
             self._next_piece = asyncio.get_running_loop().call_soon(self._write_next_piece)
@@ -340,14 +357,14 @@ class Connection:
         self.flush()
         self._hub.flush()
 
-    def _take_events(self, stream: Stream, messages: list[bytes]) -> None:
-        tokens, encode = 0, self._codec.encode
+    def _take_events(self, stream: Stream) -> None:
+        tokens, encode, taken = 0, self._codec.encode, self._taken
         for event in self._hub.take_events(stream):
             if isinstance(event, protocol.Token):
                 tokens += event.count
             elif isinstance(event, protocol.Attached):
                 self._read_acks.ask(stream)
-            messages.append(encode(event))
+            taken.append(encode(event))
         if tokens:
             self._read_acks.sent(stream, tokens)
         if stream.final is not None:

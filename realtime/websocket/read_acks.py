@@ -26,16 +26,16 @@ class ReadPosition(Struct, frozen=True):
 
 class ReadAcks:
     def __init__(self, every: int) -> None:
-        self._every = every
+        self._every = RARELY * every
         self._count = 0
-        self._behind: dict[Stream, int] = {}  # tokens sent since the last ping
+        self._behind: dict[Stream, int] = {}  # tokens sent since the last ping, or several times as many
         self._due = False  # whether some of them are so many
         self._open: deque[tuple[int, dict[Stream, ReadPosition]]] = deque()
 
     def forget(self, stream: Stream) -> None:
         """It is somebody else's now, or all of it was sent: nobody asks any more how far it was read."""
-        if self._is_due(stream, self._behind.pop(stream, 0)):
-            self._due = any(self._is_due(other, tokens) for other, tokens in self._behind.items())
+        if self._behind.pop(stream, 0) >= self._every:
+            self._due = any(behind >= self._every for behind in self._behind.values())
         for _, positions in self._open:
             positions.pop(stream, None)
         while self._open and not self._open[0][1]:
@@ -46,16 +46,15 @@ class ReadAcks:
         self._open.clear()
 
     def sent(self, stream: Stream, tokens: int) -> None:
+        if stream.credit.automatic:
+            tokens *= RARELY
         self._behind[stream] = behind = self._behind.get(stream, 0) + tokens
-        if behind >= self._every and not self._due:
-            self._due = self._is_due(stream, behind)
-
-    def _is_due(self, stream: Stream, tokens: int) -> bool:
-        return tokens >= (self._every if stream.credit.automatic else RARELY * self._every)
+        if behind >= self._every:
+            self._due = True
 
     def ask(self, stream: Stream) -> None:
         """It is not known how far the peer has read this stream: a ping is due."""
-        self.sent(stream, RARELY * self._every)
+        self.sent(stream, self._every)
 
     def due(self) -> bytes | None:
         """The payload of the ping that should follow what was just sent, if one should."""

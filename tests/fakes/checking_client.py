@@ -423,7 +423,16 @@ class Reader:
         self.paid_s += work_s
 
     def wake(self, stream: Stream) -> None:
-        self._woken[stream] = None
+        """As a connection does: whoever keeps up is given what there is at once."""
+        if self.ready and not self.gone:
+            self._take(stream)
+        else:
+            self._woken[stream] = None
+
+    def _take(self, stream: Stream) -> None:
+        events = self.server.hub.take_events(stream)
+        self.server.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
+        self._under_way.append((stream, events, stream.outbox.sent))
 
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)
@@ -447,9 +456,7 @@ class Reader:
             self._error(error, strict=False)  # another may have taken the stream over meanwhile
         woken, self._woken = self._woken, {}
         for stream in woken:
-            events = self.server.hub.take_events(stream)
-            self.server.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
-            self._under_way.append((stream, events, stream.outbox.sent))
+            self._take(stream)
         while self.near and self._under_way:
             self._arrive(*self._under_way.popleft())
         if self.prompt and self._unacknowledged:

@@ -74,7 +74,9 @@ class RecordingListener:
         self.paid_s += work_s
 
     def wake(self, stream: Stream) -> None:
+        """As a connection does: whoever keeps up is given what there is at once."""
         self._woken[stream] = None
+        self.flush()
 
     def flush(self) -> None:
         if not self.ready:

@@ -506,8 +506,14 @@ def test_what_came_together_stays_in_its_order_where_a_stream_comes_to_read(
     told = [news.tokens for output in server.engines[0].up for news in output.news]
     known = list(account.tokens)
     # It does not read when they come, but when the first is taken in, and for a while.
-    looks = iter([False] * 3 + [True] * 6)
-    monkeypatch.setattr(Stream, "reading", property(lambda stream: next(looks, False)))
+    looks, reads = iter([False] * 3 + [True] * 6), [False]
+
+    def is_dear(stream: Stream) -> bool:
+        reads[0] = next(looks, False)
+        return reads[0]
+
+    monkeypatch.setattr(Stream, "is_dear", is_dear)
+    monkeypatch.setattr(Stream, "reading", property(lambda stream: reads[0]))
     server.deliver_up(together=3)
     assert next(looks, None) is None
     assert account.tokens == [*known, *(token for tokens in told for token in tokens)]

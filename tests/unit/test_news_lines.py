@@ -4,7 +4,7 @@ in their order, whatever becomes dear in between."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
@@ -36,18 +36,28 @@ class Taker:
         self.lines = NewsLines(
             self.take_in,
             self.tell,
-            self.dear.__contains__,
-            lambda news: DEAR if news.stream in self.dear else 1,
+            self.weighed,
             most=MOST,
             wait_s=lambda stream: self.waits.get(stream, 0.0),
             call_later=lambda delay_s, call: (self.later if delay_s else self.turns).append(call),
         )
 
+    def weighed(self, step: StepNews, news: api.News) -> StreamNews:
+        is_dear = news.stream in self.dear
+        return StreamNews(step, news, DEAR if is_dear else 1, is_dear)
+
     def add(self, *streams: int) -> None:
-        self.step += 1
-        output = api.StepOutput(self.step, [api.News(stream) for stream in streams], api.Stats())
-        self.steps.append(StepNews(ENGINE, output, 0.0))
-        self.lines.add(self.steps[-1])
+        self.add_together(streams)
+
+    def add_together(self, *steps: Sequence[int]) -> None:
+        """Of each step its streams."""
+        came = list[StepNews]()
+        for streams in steps:
+            self.step += 1
+            output = api.StepOutput(self.step, [api.News(stream) for stream in streams], api.Stats())
+            came.append(StepNews(ENGINE, output, 0.0))
+        self.steps += came
+        self.lines.add(came)
 
     def take_in(self, some: list[StreamNews]) -> None:
         self.goes += 1
@@ -84,11 +94,11 @@ def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
     assert len(taker.taken) == 24
 
 
-def test_few_news_are_taken_in_in_one_go() -> None:
+def test_few_news_are_taken_in_in_one_go_of_however_many_steps() -> None:
     taker = Taker()
-    taker.add(1, 2, 100)
-    assert taker.taken == [(1, 1), (2, 1), (100, 1)]
-    assert (taker.goes, taker.told, taker.turns) == (1, [1], [])
+    taker.add_together([1, 2, 3], [1, 2], [], [3])
+    assert taker.taken == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)]
+    assert (taker.goes, taker.told, taker.turns) == (1, [1, 2, 3, 4], [])
 
 
 def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:

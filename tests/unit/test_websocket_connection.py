@@ -37,6 +37,7 @@ class Client(FakeWebSocket):
         super().__init__()
         self.started: asyncio.Queue[str] = asyncio.Queue()
         self.ended: set[str] = set()
+        self.tokens: list[list[int]] = []  # of each write, how many each of its events has
         self.closed: int | None = None  # with which code
         self._frames: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -50,7 +51,9 @@ class Client(FakeWebSocket):
         self._frames.put_nowait(None)
 
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
-        for event in map(msgspec.json.decode, messages):
+        events = [msgspec.json.decode(message) for message in messages]
+        self.tokens.append([event["count"] for event in events if event["type"] == "token"])
+        for event in events:
             if event["type"] == "started":
                 self.started.put_nowait(event["request_id"])
             elif event["type"] == "final":
@@ -145,6 +148,54 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
     await connection.close_for_good()
     assert client.ended == set("abc")
     assert client.closed is not None
+    client.hang_up()
+    await serving
+
+
+async def test_tokens_of_steps_that_came_together_are_events_of_their_own_in_one_write() -> None:
+    """Of whoever does not keep up, they are one."""
+    server, client = SimulatedServer(SIZE), Client()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    client.say(start("a", params=Params(ignore_eos=True)))
+    await client.started.get()
+    server.tick()
+
+    def three_steps() -> None:
+        client.tokens.clear()
+        for _ in range(3):
+            server.step()
+        server.deliver_up(together=3)
+
+    three_steps()
+    assert client.tokens == [[1, 1, 1]]
+    client.writable = False
+    three_steps()
+    assert client.tokens == []
+    client.writable = True
+    client.on_writable()
+    assert client.tokens == [[3]]
+    client.hang_up()
+    await serving
+
+
+async def test_what_a_step_brings_to_very_many_streams_of_one_connection_is_written_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.websocket.connection.TAKEN_AT_ONCE", 1)
+    monkeypatch.setattr("realtime.websocket.connection.TURN_S", 0.0)
+    server, client = SimulatedServer(SIZE), Client()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    for name in "abc":
+        client.say(start(name, params=Params(ignore_eos=True)))
+        await client.started.get()
+    server.tick()
+    await asyncio.sleep(0)
+    client.tokens.clear()
+    server.step()
+    server.deliver_up()
+    assert client.tokens == [[1, 1]]
+    await asyncio.sleep(0)
+    assert client.tokens == [[1, 1], [1]]
     client.hang_up()
     await serving
 

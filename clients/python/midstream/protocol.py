@@ -432,7 +432,7 @@ class Started(StreamEvent, kw_only=True):
     exact: bool = False
 
 
-class Token(StreamEvent, kw_only=True):
+class Token(StreamEvent, kw_only=True, gc=False):
     index: int
     count: int
     delta: str
