@@ -10,19 +10,24 @@ from engine.schedule import ranking
 from engine.schedule.ranking import Ranking
 from engine.schedule.sequence import Sequence
 
-ACTS = st.lists(st.tuples(st.integers(0, 30), st.none() | st.integers(-5, 5)), max_size=150)
+STREAMS = 31
+PUT = st.tuples(st.integers(0, STREAMS - 1), st.integers(-5, 5))
+DISCARD = st.sets(st.integers(0, STREAMS - 1), max_size=9)
+ACTS = st.lists(PUT | DISCARD, max_size=150)
 
 
 @given(acts=ACTS, end=st.integers(-5, 6))
-def test_a_ranking_is_the_order_of_its_numbers(acts: list[tuple[int, int | None]], end: int) -> None:
+def test_a_ranking_is_the_order_of_its_numbers(acts: list[tuple[int, int] | set[int]], end: int) -> None:
     most, ranking.MOST = ranking.MOST, 4  # so that chunks are split, and go
     try:
-        sequences = [Sequence(stream, [1], Sampling(), credit=1, context=2) for stream in range(31)]
+        sequences = [Sequence(stream, [1], Sampling(), credit=1, context=2) for stream in range(STREAMS)]
         ranked, keys = Ranking(), dict[int, int]()
-        for stream, key in acts:
-            if key is None:
-                assert ranked.discard(sequences[stream]) == keys.pop(stream, None)
+        for act in acts:
+            if isinstance(act, set):  # also of those that are not in
+                ranked.discard([sequences[stream] for stream in act])
+                keys = {stream: key for stream, key in keys.items() if stream not in act}
             else:
+                stream, key = act
                 ranked.put(sequences[stream], key)
                 keys[stream] = key
             order = sorted((key, stream) for stream, key in keys.items())
