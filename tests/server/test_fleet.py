@@ -24,7 +24,7 @@ from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.engine_links import HELLO
 from tests.server.independent_client import Client, Stream, client_of
 from tests.server.listening_engine import ListeningEngine, listening
-from tests.server.server_process import PATIENCE_S, Served
+from tests.server.server_process import PATIENCE_S, POLL_S, Served
 from tests.server.streams_that_move import GREEDY, far, go_on_and_say_the_same, paused, started
 
 Serve = Callable[..., Served]
@@ -200,9 +200,12 @@ def with_another_token(fleet: Fleet) -> Iterator[list[str]]:
 
 
 async def until_said(served: Served, words: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while words not in await asyncio.to_thread(served.log):
-            pass
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while words not in served.log():  # noqa: ASYNC110 - of another process
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        raise AssertionError(f"it never said {words!r}, but {served.log()}") from None
 
 
 async def test_engines_of_others_are_used_left_and_upgraded_under_streams(
