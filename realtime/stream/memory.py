@@ -8,6 +8,8 @@ for. Pure: bytes are estimates, as measured once, and counted as they come and g
 
 from __future__ import annotations
 
+import msgspec
+
 from engine import api
 from midstream.protocol import (
     Adjusted,
@@ -30,6 +32,7 @@ TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150,
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
 GUARD_BYTES = 400
 GRAMMAR_BYTES = 12  # a character of a grammar, as an object and as the engine is told of it
+UNWRITABLE = 64 << 10  # characters of one that is no JSON
 COMMAND_BYTES = 300
 CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
@@ -140,18 +143,10 @@ def grammar_length(grammar: Grammar) -> int:
 
 
 def _written_length(grammar: Grammar) -> int:
-    length, waiting = 0, [grammar.json_schema, grammar.regex, grammar.lark, grammar.choice]
-    while waiting:
-        match waiting.pop():
-            case str() as text:
-                length += len(text) + 3
-            case dict() as values:
-                waiting += [*values, *values.values()]
-            case list() as values:
-                waiting += values
-            case _:
-                length += 5
-    return length
+    try:
+        return len(msgspec.json.encode(grammar))
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return UNWRITABLE  # it will be refused
 
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:

@@ -11,11 +11,12 @@ import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Credit, Params
+from midstream.protocol import Credit, Grammar, Params
 from realtime.refusal import Refusal
 from realtime.stream import credit as credit_module
+from realtime.stream import memory as memory_module
 from realtime.stream.credit import AHEAD_BYTES, LEAST_AHEAD_BYTES
-from realtime.stream.memory import MemoryAccount, event_bytes
+from realtime.stream.memory import UNWRITABLE, MemoryAccount, event_bytes, grammar_length
 from realtime.stream.stream import UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
@@ -388,22 +389,27 @@ def test_injections_weigh() -> None:
     assert lone.stream.bytes >= before + 3 * 150
 
 
-class LookedAt(dict[str, Any]):
-    """A schema that counts how often its values are looked at."""
+def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[Grammar] = []
 
-    times = 0
+    def length(grammar: Grammar) -> int:
+        looked_at.append(grammar)
+        return 1000
 
-    def values(self) -> Any:
-        self.times += 1
-        return super().values()
-
-
-def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed() -> None:
-    schema = LookedAt(enum=["a" * 1000])
-    lone = LoneStream(grammar=protocol.Grammar(json_schema=schema))
+    monkeypatch.setattr(memory_module, "_written_length", length)
+    lone = LoneStream(grammar=Grammar(json_schema={}))
     lone.write("text")
     lone.take()
     lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
     lone.answer(api.Adjusted(lone.index))
     assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
-    assert schema.times == 1
+    assert len(looked_at) == 1
+
+
+def test_a_grammar_is_as_long_as_it_is_written() -> None:
+    """By what writes it: a look at each of its values took half a second for a megabyte of them."""
+    schema = {"enum": [1, "a", {}]}
+    assert grammar_length(Grammar(json_schema=schema)) == len('{"json_schema":{"enum":[1,"a",{}]}}')
+    assert grammar_length(Grammar(json_schema={"enum": [{None: 1}]})) == UNWRITABLE
