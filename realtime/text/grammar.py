@@ -88,9 +88,6 @@ def check(grammar: Grammar) -> None:
     kind = given[0]
     if kind == "json_schema":
         check_shape(grammar.json_schema, "params.grammar.json_schema")
-    if isinstance(grammar.lark, str):
-        for schema in _schemas_within(grammar.lark):
-            check_shape(schema, "params.grammar.lark")
     try:
         source = source_of(grammar)
         size = len(source.encode())
@@ -99,6 +96,9 @@ def check(grammar: Grammar) -> None:
     most = SCHEMA_BYTES if kind == "json_schema" else TEXT_BYTES
     if size > most:
         raise TextError(f"`params.grammar.{kind}` has {size} bytes; it may have {most}.")
+    if isinstance(grammar.lark, str):
+        for schema in _schemas_within(grammar.lark):
+            check_shape(schema, "params.grammar.lark")
     problem = problem_of(source)
     if problem:
         raise TextError(f"`params.grammar.{kind}` cannot be followed: {problem}.")
