@@ -16,7 +16,7 @@ from midstream import protocol
 from midstream.protocol import Params, PastAdjust, StreamFrame
 from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import check_shape
+from realtime.text.grammar import SCHEMA_BYTES, check_shape
 
 _SCHEMA = "params.grammar.json_schema"
 
@@ -24,11 +24,14 @@ _SCHEMA = "params.grammar.json_schema"
 def check(frame: StreamFrame) -> None:
     """Raises Refusal."""
     for schema in _schemas(frame):
+        _check(schema, _SCHEMA)
+        size = len(msgspec.json.encode(schema))  # a look at each of its values takes a hundred times as long
+        if size > SCHEMA_BYTES:
+            raise Refusal("invalid_params", f"`{_SCHEMA}` has {size} bytes; it may have {SCHEMA_BYTES}.")
         try:
             check_shape(schema, _SCHEMA)
         except TextError as error:
             raise Refusal("invalid_params", str(error)) from None
-        _check(schema, _SCHEMA)
     if isinstance(frame, protocol.Amend) and isinstance(frame.arguments, dict):
         _check(frame.arguments, "arguments")
 

@@ -161,9 +161,10 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
         value, depth = waiting.pop()
         if isinstance(value, dict):
             yield value, depth
-            waiting += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, list):
-            waiting += [(inner, depth + 1) for inner in value]
+            value = value.values()
+        elif not isinstance(value, list):
+            continue
+        waiting += [(inner, depth + 1) for inner in value if isinstance(inner, dict | list)]
 
 
 def problem_of(source: str, *, briefly: bool = False) -> str:

@@ -53,6 +53,18 @@ def test_a_schema_that_one_encoding_cannot_say_is_refused(schema: Any, what: str
         free_values.check(frames(schema)[place])
 
 
+@pytest.mark.parametrize("place", range(3))
+def test_one_that_is_too_long_is_not_looked_into(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends it has everybody wait for a look at each of its values."""
+
+    def looked_into(*_: Any) -> None:
+        raise AssertionError("it was looked into")
+
+    monkeypatch.setattr(free_values, "check_shape", looked_into)
+    with pytest.raises(Refusal, match="bytes; it may have 65536"):
+        free_values.check(frames({"enum": [[]] * 40_000})[place])
+
+
 def test_so_are_arguments() -> None:
     with pytest.raises(Refusal, match="`arguments` has a number of more than 64 bits"):
         free_values.check(protocol.Amend(request_id="a", call_id="c", arguments={"n": 2**64}))
