@@ -18,6 +18,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType, inspect
 from midstream import protocol
 from midstream.protocol import MAX_BIASES, MSGPACK_SUBPROTOCOL, ClientFrame, Event, Params
 from realtime.refusal import Refusal
+from realtime.untyped import MOST_VALUES, most_values, too_many
 
 _FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
@@ -34,6 +35,14 @@ def _unread(name: str, *kinds: Any) -> type[msgspec.Struct]:
 
 
 _UnreadFrame, _UnreadParams = _unread("UnreadFrame", *_FRAME_TYPES), _unread("UnreadParams", Params)
+# Of a frame, and of the past of one, what may be long and is few objects, or numbers.
+_Long = msgspec.defstruct(
+    "Long",
+    [
+        (name, Raw | UnsetType, UNSET)
+        for name in ("prompt", "messages", "content", "error", "text", "tokens", "past")
+    ],
+)
 _Names = _unread("Names", protocol.Cancel)  # what a frame says of itself: `type`, `request_id` and `ref`
 
 
@@ -45,28 +54,48 @@ class Codec:
         library: Any = msgspec.json if self.text else msgspec.msgpack
         self._decoder = library.Decoder(ClientFrame)
         self._names = library.Decoder(_Names)
+        self._long = library.Decoder(_Long)
         self._string = library.Decoder(str)
         self.encode: Callable[[Event], bytes] = library.Encoder().encode
 
     def decode(self, data: bytes | str) -> ClientFrame:
+        self._check_values(data)
         try:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             mistake = error
         except _BROKEN as error:
             raise self._unreadable(error) from None
-        names = self._read(data)
+        names = self._read(data, self._names)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
             # The last two where there are no biases, and where one is of a number beyond 64 bits.
             with suppress(*_BROKEN, TypeError, OverflowError):
                 return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
         raise self._explained(names, mistake)
 
-    def _read(self, data: bytes | str) -> Any:
-        """What a frame says of itself. No other field is looked into or kept, which may take long; None if it
-        is no object."""
+    def _check_values(self, data: bytes | str) -> None:
+        """Refuse what would become too many objects. A field that is there twice is read twice: what is not
+        counted is the last of each."""
+        if len(data) <= MOST_VALUES // 4:
+            return
+        values = most_values(data, text=self.text)
+        if values <= MOST_VALUES:
+            return
+        long: Any = self._read(data, self._long)
+        if long is None:
+            return  # it is no object, and is refused at its first byte
+        *fields, past = msgspec.structs.astuple(long)
+        of_past: Any = None if past is UNSET else self._read(past, self._long)
+        fields += [UNSET if of_past is None else of_past.tokens]
+        values -= sum(most_values(bytes(said), text=self.text) for said in fields if said is not UNSET)
+        if values > MOST_VALUES:
+            raise Refusal("invalid_frame", f"The frame {too_many(values)}.")
+
+    def _read(self, data: bytes | str, some: Any) -> Any:
+        """Some fields of a frame. No other is looked into or kept, which may take long; None if it is no
+        object."""
         try:
-            return self._names.decode(data)
+            return some.decode(data)
         except msgspec.ValidationError:
             return None
         except _BROKEN as error:
@@ -90,7 +119,7 @@ class Codec:
         if isinstance(data, str) != self.text:
             return None, None  # a message of the other kind: it is not even in this encoding
         try:
-            names: Any = self._read(data) or _Names()
+            names: Any = self._read(data, self._names) or _Names()
         except Refusal:
             return None, None
         request_id, ref = self._text_of(names.request_id), self._text_of(names.ref)

@@ -193,7 +193,8 @@ def _object_bytes(value: dict[str, Any]) -> int:
 
 def _message_bytes(message: Message) -> int:
     size = MESSAGE_BYTES + getsizeof(message.name) + getsizeof(message.reasoning_content)
-    size += sum(PART_BYTES + getsizeof(text) for text in message.texts)
+    texts = message.texts
+    size += PART_BYTES * len(texts) + sum(map(getsizeof, texts))
     for call in message.tool_calls or ():
         size += CALL_BYTES + getsizeof(call.function.arguments)
     return size

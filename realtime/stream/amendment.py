@@ -88,12 +88,15 @@ def checked(frame: protocol.Amend) -> protocol.Amend:
     try:
         text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, allow_nan=False)
         text.encode()
-        if not (frame.partial or isinstance(json.loads(text, parse_constant=_refuse), dict)):
-            raise ValueError(text)
     except (TypeError, ValueError, RecursionError):
         raise _no_json(frame) from None
     if len(text) > LONGEST:
         raise _too_long(text)
+    try:
+        if not (frame.partial or isinstance(json.loads(text, parse_constant=_refuse), dict)):
+            raise ValueError(text)
+    except (ValueError, RecursionError):
+        raise _no_json(frame) from None
     signs = len(_STRING.sub("", text))
     if signs > MOST_SIGNS:
         raise Refusal(

@@ -88,9 +88,6 @@ def check(grammar: Grammar) -> None:
     kind = given[0]
     if kind == "json_schema":
         check_shape(grammar.json_schema, "params.grammar.json_schema")
-    if isinstance(grammar.lark, str):
-        for schema in _schemas_within(grammar.lark):
-            check_shape(schema, "params.grammar.lark")
     try:
         source = source_of(grammar)
         size = len(source.encode())
@@ -99,6 +96,9 @@ def check(grammar: Grammar) -> None:
     most = SCHEMA_BYTES if kind == "json_schema" else TEXT_BYTES
     if size > most:
         raise TextError(f"`params.grammar.{kind}` has {size} bytes; it may have {most}.")
+    if isinstance(grammar.lark, str):
+        for schema in _schemas_within(grammar.lark):
+            check_shape(schema, "params.grammar.lark")
     problem = problem_of(source)
     if problem:
         raise TextError(f"`params.grammar.{kind}` cannot be followed: {problem}.")
@@ -161,9 +161,10 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
         value, depth = waiting.pop()
         if isinstance(value, dict):
             yield value, depth
-            waiting += [(inner, depth + 1) for inner in value.values()]
-        elif isinstance(value, list):
-            waiting += [(inner, depth + 1) for inner in value]
+            value = value.values()
+        elif not isinstance(value, list):
+            continue
+        waiting += [(inner, depth + 1) for inner in value if isinstance(inner, dict | list)]
 
 
 def problem_of(source: str, *, briefly: bool = False) -> str:

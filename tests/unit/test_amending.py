@@ -253,3 +253,15 @@ def test_true_is_not_one(name: str) -> None:
     written.amend(output, {"yes": 1, "n": True})
     assert said(output)["n"] is True
     assert said(output)["yes"] is not True
+
+
+def test_arguments_that_are_too_long_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object's are known to be JSON; half a megabyte of them takes some time."""
+
+    def unread(*_: Any, **__: Any) -> None:
+        raise AssertionError("they were read")
+
+    monkeypatch.setattr(json, "loads", unread)
+    frame = protocol.Amend(request_id="a", call_id="b", arguments={"q": [[]] * 100_000})
+    with pytest.raises(Refusal, match="an amend may have"):
+        checked(frame)

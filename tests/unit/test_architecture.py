@@ -26,7 +26,8 @@ OUR_OWN = {
     "midstream.protocol": [],
     "realtime": ["midstream.protocol", "engine.api"],  # what wires, and what stands in no room
     "realtime.refusal": ["midstream.protocol"],
-    "realtime.codec": SPOKEN,
+    "realtime.codec": ["realtime.untyped", *SPOKEN],
+    "realtime.untyped": [],
     "realtime.tools": SPOKEN,
     "realtime.text": ["realtime.tools", *SPOKEN],
     "realtime.text.grammar": ["engine.structure.checker", "realtime.tools", *SPOKEN],
@@ -113,6 +114,7 @@ OUR_OWN = {
         "realtime.observability",
         "realtime.transport",
         "realtime.codec",
+        "realtime.untyped",
         "realtime.pieces",
         "realtime.work_budget",
         "realtime.work_ledger",

@@ -234,3 +234,14 @@ def test_whitespace_is_an_option_and_has_a_bound() -> None:
     assert fits(spaced, '{"a":1}')
     assert fits(spaced, '{\n  "a": 1\n}')
     assert not fits(spaced, '{"a":' + " " * 50 + "1}")
+
+
+def test_lark_that_is_too_long_has_no_schemas_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each opening of many is read to the end, in vain: seconds, in which nobody else has the interpreter."""
+
+    def unread(*_: Any) -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", unread)
+    with pytest.raises(TextError, match="bytes; it may have 16384"):
+        check(Grammar(lark="start: " + '{"%json":[' * 400 + ",".join(['""'] * 100_000)))

@@ -409,6 +409,12 @@ def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weig
     assert len(looked_at) == 1
 
 
+def test_a_grammar_is_as_long_as_it_is_written() -> None:
+    """By what writes it: a look at each of its values took half a second for a megabyte of them."""
+    grammar = protocol.Grammar(json_schema={"enum": [1, "a", {}]})
+    assert memory.grammar_length(grammar) == len('{"json_schema":{"enum":[1,"a",{}]}}')
+
+
 def test_a_grammar_that_cannot_be_written_weighs_as_one_that_is_too_long() -> None:
     grammar = protocol.Grammar(json_schema={"const": msgspec.msgpack.Ext(1, b"x")})
     assert memory.grammar_length(grammar) > memory.LONGEST_GRAMMAR

@@ -33,6 +33,7 @@ from realtime.codec import explain_error
 from realtime.http.bodies_and_headers import fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal
+from realtime.untyped import MOST_VALUES, most_values, too_many
 
 CHOICE_LIMIT, MESSAGE_LIMIT = 128, 4096  # of one request
 
@@ -198,7 +199,9 @@ def read(kind: type[B], data: bytes) -> B:
     """The request that a body is. What is null is not there."""
     asked = {name: value for name, value in fields_of(data).items() if value != _NULL}
     _refuse_unknown(kind, asked)
-    return _converted(kind, {name: asked[name] for name in asked if name in kind.__struct_fields__})
+    known = {name: asked[name] for name in asked if name in kind.__struct_fields__}
+    _check_values(known)
+    return _converted(kind, known)
 
 
 def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
@@ -211,6 +214,13 @@ def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
             raise FieldRefusal(
                 name, f"`{name}` is not supported with this value: leave it out.", "unsupported"
             )
+
+
+def _check_values(asked: dict[str, Raw]) -> None:
+    for name, value in asked.items():
+        values = 0 if name in ("messages", "prompt") else most_values(bytes(value), text=True)
+        if values > MOST_VALUES:
+            raise FieldRefusal(name, f"`{name}` {too_many(values)}.")
 
 
 def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
