@@ -121,6 +121,7 @@ def _change(arguments: Namespace, wanted: Plan | None, ledger: Ledger) -> int:
     with driver_of(arguments.ray, f"`midstream fleet {arguments.command}`") as cluster:
         fleet = Fleet(cluster, ledger, lambda line: print(line, flush=True))
         cluster.rest(rests=True)  # it would have its own mind meanwhile
+        cluster.free_what_nobody_has()
         match arguments.command:
             case "roll":
                 fleet.roll(arguments.models, begun=lambda: cluster.rest(rests=False))

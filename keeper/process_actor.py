@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from threading import Condition, Event, Thread
 
 import ray
+from ray.actor import exit_actor
 
 from keeper.kept_process import KeptProcess, Place
 from keeper.ledger import Ledger, LedgerError
@@ -37,11 +38,13 @@ class ProcessActor:
         self._keeping.start()
 
     def leave(self) -> None:
-        """For good. Its streams go on at others; returns when its process has ended."""
+        """For good, also where nobody waits for it any more. Its streams go on at others; the actor ends
+        with its process, and Ray starts no other."""
         self._leaves.set()
         if self._process is not None:
             self._process.leave()
         self._keeping.join()
+        exit_actor()
 
     def _keep(self) -> None:
         backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)

@@ -17,6 +17,7 @@ from ray.util.placement_group import (
     PlacementGroup,
     get_placement_group,
     placement_group,
+    placement_group_table,
     remove_placement_group,
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -103,8 +104,14 @@ class RayCluster:
                 with suppress(GetTimeoutError, RayActorError):
                     ray.get(actor.leave.remote(), timeout=LEAVE_S)
             ray.kill(actor, no_restart=True)
-        with suppress(ValueError):
-            remove_placement_group(get_placement_group(name))
+        _free(name)
+
+    def free_what_nobody_has(self) -> None:
+        """Room on machines for engines that are gone, or never were: whoever kept it was killed meanwhile."""
+        there = self.engines()
+        for group in placement_group_table().values():
+            if is_kept(group["name"]) and group["name"] not in there:
+                _free(group["name"])
 
     @property
     def is_in_hand(self) -> bool:
@@ -136,6 +143,11 @@ def _group(name: str, need: Need) -> PlacementGroup:
     asks = {"CPU": need.cpus, "GPU": need.gpus, "memory": need.memory}
     bundle = {what: float(much) for what, much in asks.items() if much}
     return placement_group([bundle], name=name, lifetime="detached")
+
+
+def _free(name: str) -> None:
+    with suppress(ValueError):  # there is none
+        remove_placement_group(get_placement_group(name))
 
 
 def _end(name: str) -> None:

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
@@ -97,8 +98,10 @@ async def test_engines_are_placed_found_scaled_and_rolled_under_streams(fleet: F
         await fleet.until(ENGINES - 1)
         said = await in_a_thread(lambda: rolled_by_one_at_a_time(fleet))
         assert said.count("is started") == said.count("has handed over") - 1 == ENGINES - 2
-        said = await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
-        assert said.count("is started") == 1
+        with half_ended(fleet) as is_free:
+            said = await in_a_thread(lambda: fleet.told("scale", f"toy={ENGINES}"))
+            assert said.count("is started") == 2
+            assert is_free()
         said = await in_a_thread(lambda: scaled_behind_a_killed_roll(fleet))
         assert said.count("is ended") == 1
         await fleet.until(ENGINES)
@@ -129,16 +132,50 @@ def rolled_by_one_at_a_time(fleet: Fleet) -> str:
     return said
 
 
+HALF_ENDED = """
+import sys, time, ray
+from keeper.ledger import NAMESPACE
+from ray.util import list_named_actors, placement_group, get_placement_group
+ray.init(sys.argv[1], namespace=NAMESPACE, log_to_driver=False)
+placement_group([{"CPU": 1.0}], name="toy#99", lifetime="detached")
+name = min(name for name in list_named_actors() if name.startswith("toy#"))
+ray.get_actor(name).leave.remote()
+while name in list_named_actors():
+    time.sleep(0.05)
+print(flush=True)
+sys.stdin.readline()
+try:
+    get_placement_group("toy#99")
+except ValueError:
+    print("free", flush=True)
+"""
+
+
+@contextmanager
+def half_ended(fleet: Fleet) -> Iterator[Callable[[], bool]]:
+    """As by commands that were killed: an engine was told to leave and is waited for by nobody, and there is
+    room for one that is nowhere. What is given tells whether that is free."""
+    words = [sys.executable, "-c", HALF_ENDED, fleet.address]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()
+    ) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "\n"
+        yield lambda: one.communicate("\n")[0] == "free\n"
+
+
 def scaled_behind_a_killed_roll(fleet: Fleet) -> str:
-    """It has the fleet in hand no more, and what it began is undone."""
+    """It has the fleet in hand no more, and what it began is undone. What both say."""
     with begun_roll(fleet) as roll:
         roll.kill()
+        assert roll.stdout is not None
+        said = roll.stdout.read()
     done = fleet.tell("scale", f"toy={ENGINES}")  # Ray may not have heard yet that it is gone
     while "is at work" in done.stderr:
         done = fleet.tell("scale", f"toy={ENGINES}")
     assert done.returncode == 0, done.stderr
     assert "it is being rolled" not in fleet.tell("status").stdout
-    return done.stdout
+    return said + done.stdout
 
 
 @asynccontextmanager
