@@ -50,7 +50,7 @@ GUARDS = [
     Guard(name="one", do="rewind", regex="th"),
     Guard(name="two", do="rewind", times=1, then="pause", regex=r"\b[a-m]\w*\b"),
     Guard(name="three", do="pause", regex="(?i)[r-t]"),
-    Guard(name="four", do="finish", regex="o.{4,}o"),
+    Guard(name="four", do="finish", regex="o.{3,}o"),
     Guard(name="five", do="tell", regex=" "),
     Guard(name="six", do="pause", budget=Budget(tokens=5)),
     Guard(name="seven", do="rewind", times=16, regex="[aeiou]$"),
