@@ -11,9 +11,7 @@ from safetensors.numpy import save_file
 
 from engine import toy_model
 
-LLAMA = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
+SHAPE = {
     "vocab_size": toy_model.VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -23,13 +21,17 @@ LLAMA = {
     "max_position_embeddings": 512,
     "bos_token_id": toy_model.BOS,
     "eos_token_id": toy_model.EOS,
+    "pad_token_id": toy_model.BOS,
+    "tie_word_embeddings": False,
 }
 
 
 def paper_folder(parent: Path) -> Path:
     folder = parent / "paper"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(LLAMA))
+    (folder / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPE})
+    )
     shutil.copy(toy_model.FOLDER / "tokenizer.json", folder)
     save_file({"model.norm.weight": np.ones(64, np.float32)}, folder / "model.safetensors")
     return folder

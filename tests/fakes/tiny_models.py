@@ -15,21 +15,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from engine import toy_model
+from tests.fakes.paper_model import SHAPE
 
 WINDOW = 8
-SHAPE = {
-    "vocab_size": toy_model.VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "bos_token_id": toy_model.BOS,
-    "eos_token_id": toy_model.EOS,
-    "pad_token_id": toy_model.BOS,
-    "tie_word_embeddings": False,
-}
 MIXED = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 EXPERTS = {"num_experts_per_tok": 2, "intermediate_size": 48}
 PECULIAR: dict[str, dict[str, Any]] = {

@@ -20,7 +20,8 @@ from engine.sampling.readback import SampleRequest
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from tests.fakes.meta_device import on_meta_device
-from tests.fakes.tiny_models import ARCHITECTURES, PECULIAR, SHAPE
+from tests.fakes.paper_model import SHAPE
+from tests.fakes.tiny_models import ARCHITECTURES, PECULIAR
 from tests.fakes.triton_kernels import needs_triton
 
 ASKED = [

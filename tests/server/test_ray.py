@@ -68,6 +68,7 @@ def fleet() -> Iterator[Fleet]:
 @asynccontextmanager
 async def streams_that_go_on(fleet: Fleet) -> AsyncIterator[None]:
     """Six are read all the while, and move on behind it; they say the same."""
+    await fleet.until(ENGINES)
     async with client_of(fleet.served.url) as client:
         streams = await started(client, 6, max_tokens=4000)
         reading = asyncio.create_task(keep_reading(streams))
