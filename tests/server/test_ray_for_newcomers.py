@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,16 +54,22 @@ class Newcomer:
         name, _, value = variable.partition("=")
         self._environment[name] = value
 
-    def begins(self, command: str) -> subprocess.Popen[str]:
+    @contextmanager
+    def begins(self, command: str) -> Iterator[subprocess.Popen[str]]:
         """What goes on until somebody ends it."""
-        return subprocess.Popen(
+        with subprocess.Popen(
             _program(command.split()),
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-        )
+        ) as process:
+            try:
+                yield process
+            except BaseException:
+                process.kill()  # else it would be waited for, and nobody told why
+                raise
 
     def types(self, command: str) -> None:
         words, _, file = " ".join(self.words(command)).partition(" > ")
