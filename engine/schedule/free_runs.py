@@ -44,9 +44,9 @@ class FreeRuns:
         self._most_nearby = bytearray(len(refs) // NEIGHBOURS + 1)
         self._most = 0
         self._count = len(refs)
-        self._hand = 0  # no run reaches across it
+        self._hand = len(refs)  # no run reaches across it
         self._pitch = 0
-        self._add(0, len(refs))
+        self._list(0, len(refs))
         self._jump()
 
     def __len__(self) -> int:
@@ -136,22 +136,22 @@ class FreeRuns:
 
     def _jump(self) -> None:
         """To the next of the widest runs; into its middle where a table lies before it, which may grow."""
-        here = self._hand
-        if length := self._lengths[here]:
+        here, lengths = self._hand, self._lengths
+        if length := lengths[here]:
             self._hand = len(self._refs)
-            self._lengths[here] = self._lengths[here + length - 1] = 0
+            lengths[here] = lengths[here + length - 1] = 0
             self._join(here, here + length)
         first = self._find_widest(here)
         if first < 0:
             return
-        end = first + self._lengths[first]
-        self._hand = first
+        end = first + lengths[first]
+        hand = first
         self._unlist(first)
         if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
-            self._hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
-            self._add(first, self._hand)
-            self._add(self._hand, end)
-        share = (end - self._hand) // PITCHES
+            hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
+            self._list(first, hand)
+        self._lay_hand(hand, end)
+        share = (end - hand) // PITCHES
         self._pitch = 1 << share.bit_length() - 1 if share > LEAST_PITCH else LEAST_PITCH
 
     def _pass(self, first: int, least: int) -> None:
@@ -163,25 +163,30 @@ class FreeRuns:
         lengths[here] = lengths[end - 1] = 0
         at = -(-(first + least) // self._pitch) * self._pitch
         if at + LEAST_ROOM < end:
-            self._hand = at
-            self._add(at, end)
+            self._lay_hand(at, end)
         else:
             at = self._hand = end
         if first < at:
-            self._add(first, at)
+            self._list(first, at)
+
+    def _lay_hand(self, first: int, end: int) -> None:
+        """On a run, which is in no list."""
+        self._hand = first
+        self._lengths[end - 1] = first - end
+        self._lengths[first] = end - first
 
     # -- runs ------------------------------------------------------------------------------------
 
-    def _add(self, first: int, end: int) -> None:
+    def _list(self, first: int, end: int) -> None:
+        """A run, which the hand is not at."""
         length = end - first
         self._lengths[end - 1] = -length
         self._lengths[first] = length
-        if first != self._hand:
-            bits = self._bits[first] = length.bit_length()
-            if bits > self._most_nearby[first // NEIGHBOURS]:
-                self._most_nearby[first // NEIGHBOURS] = bits
-                if bits > self._most:
-                    self._most = bits
+        bits = self._bits[first] = length.bit_length()
+        if bits > self._most_nearby[first // NEIGHBOURS]:
+            self._most_nearby[first // NEIGHBOURS] = bits
+            if bits > self._most:
+                self._most = bits
 
     def _unlist(self, first: int) -> None:
         """No run begins here any more, or it is the hand's."""
@@ -209,10 +214,12 @@ class FreeRuns:
         self._lengths[first] = self._lengths[end - 1] = 0
         if first == self._hand:
             self._hand = begin
+            if begin < end:
+                self._lay_hand(begin, end)
+            return
         if begin < end:
-            self._add(begin, end)
-        if self._bits[first]:
-            self._unlist(first)
+            self._list(begin, end)
+        self._unlist(first)
 
     def _join(self, first: int, end: int) -> None:
         """A run more, as one with those that it touches; but not across the hand."""
@@ -221,15 +228,20 @@ class FreeRuns:
             lengths[first - 1] = 0
             first -= abs(before)
         if first < hand < end:  # blocks were given on both of its sides
-            self._add(first, hand)
+            self._list(first, hand)
             first = hand
-        at = end
         if end != hand and (behind := lengths[end]):
             lengths[end] = 0
+            # Where it was wide nearby, what it is in now is at least as wide.
+            if first // NEIGHBOURS == end // NEIGHBOURS and first != hand:
+                self._bits[end] = 0
+            else:
+                self._unlist(end)
             end += behind
-        self._add(first, end)
-        if at < end:
-            self._unlist(at)
+        if first == hand:
+            self._lay_hand(first, end)
+        else:
+            self._list(first, end)
 
 
 def _roundest(low: int, high: int) -> int:
