@@ -16,7 +16,7 @@ from docs import pictures
 from tests.server.server_process import Served
 
 CLOSED = "}\n</tool_call>⏭It is 84."
-LONG = " + ".join(["1"] * 200)
+LONG = " + ".join(["1"] * 250)
 QUESTION = (
     f'⟦<tool_call>\n{{"name": "calculate", "arguments": {{"expression": "{LONG}"}}}}\n</tool_call>⏭{CLOSED}⟧'
 )
@@ -25,7 +25,8 @@ MOST_BYTES = 1_500_000
 
 @pytest.fixture(scope="module")
 def scripted() -> Iterator[Served]:
-    server = Served("--toy-step-ms", "5", scripted=True)
+    # The call has thirty seconds to go when it is stopped: a busy machine's browser is slow to click.
+    server = Served("--toy-step-ms", "30", scripted=True)
     yield server
     server.end()
 
@@ -35,6 +36,7 @@ def test_a_call_is_stopped_and_changed_and_each_frame_is_kept(
 ) -> None:
     monkeypatch.setattr(pictures, "QUESTION", QUESTION)
     monkeypatch.setattr(pictures, "TOKENS", 2000)  # bytes are its tokens
+    monkeypatch.setattr(pictures, "TIMEOUT_MS", 60_000)  # so that what is waited for in vain is named
     page = pictures.workbench(browser, scripted.http, "dark", pictures.FILM)
     made = pictures.film(page)
     made.save(tmp_path / "film.webp")
