@@ -201,7 +201,9 @@ test("a stream that has ended leaves its name free", async () => {
 
 test("a name that runs already is refused before anything is sent", async () => {
   const { client, socket } = await running();
-  await assert.rejects(client.start({ prompt: "Hi", request_id: "r" }), is("request_conflict"));
+  const abort = new AbortController();
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "r", signal: abort.signal }), is("request_conflict"));
+  abort.abort(); // the stream that has the name is another's
   assert.equal(socket.sent.length, 1);
 });
 
