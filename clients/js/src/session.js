@@ -116,10 +116,14 @@ export class Session {
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
   }
 
-  /** @param {PendingFrame} pending */
+  /** What JSON cannot say, as a BigInt, is refused: kept, it would fail every reconnecting. @param {PendingFrame} pending */
   #send(pending) {
     pending.transport = this.#connection.transport;
-    this.#connection.send({ ...pending.frame, ref: pending.ref });
+    try {
+      this.#connection.send({ ...pending.frame, ref: pending.ref });
+    } catch (error) {
+      this.#pending.reject(pending.ref, /** @type {Error} */ (error));
+    }
   }
 
   // -- in -------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import { test } from "node:test";
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
 import { final, started, token } from "./sample-events.js";
+import { cutAndReconnect, sendAttached, sentFrames } from "./scripted-server.js";
 
 async function connected() {
   const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
@@ -179,6 +180,33 @@ test("an error is that of the frame that it answers, with all that the server sa
   const expected = { code: "rate_limited", status: 429, retryable: true, retryAfterMs: 70, requestId: "r" };
   await assert.rejects(rewinding, { message: "slower", ...expected });
   assert.equal(stream.state, "running");
+});
+
+test("what cannot be said is refused, and no connection that comes then fails by it", async (t) => {
+  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  const socket = FakeSocket.last;
+  socket.receive(READY);
+  const client = await connecting;
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  const seed = /** @type {any} */ (5n);
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "big", seed }), TypeError);
+  await assert.rejects(stream.adjust({ seed }), TypeError);
+  const next = await cutAndReconnect(socket);
+  const later = assert.rejects(stream.adjust({ seed }), TypeError); // it waits until the stream is here again
+  sendAttached(next);
+  await later;
+  assert.deepEqual([client.state, sentFrames(next).map(({ type }) => type)], ["open", ["replace", "attach"]]);
+  client.start({ prompt: "Hi", request_id: "big" }).catch(() => {});
+  assert.equal(next.sent.at(-1).request_id, "big");
+  const closed = /** @type {unknown[]} */ ([]);
+  const unheard = (/** @type {unknown} */ why) => closed.push(why);
+  process.on("unhandledRejection", unheard);
+  t.after(() => process.off("unhandledRejection", unheard));
+  await client.close();
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(closed, []);
 });
 
 test("a start that is refused leaves its name free", async () => {
