@@ -182,6 +182,18 @@ test("an error is that of the frame that it answers, with all that the server sa
   assert.equal(stream.state, "running");
 });
 
+test("half an emoji is said as what it is: no character", async () => {
+  const { socket, stream } = await running();
+  const [whole, half] = ["🙂", "🙂".slice(0, 1)];
+  stream.toolResult("a", `${whole}${half}`).catch(() => {});
+  stream.inject({ messages: [{ role: "user", content: "🙂".slice(1) }] }).catch(() => {});
+  const literal = String.raw`\ud83d \\ud83d`;
+  stream.inject({ text: `${literal}${half}\n` }).catch(() => {});
+  const [, result, message, text] = socket.sent;
+  assert.deepEqual([result.content, message.messages[0].content], [`${whole}\ufffd`, "\ufffd"]);
+  assert.equal(text.text, `${literal}\ufffd\n`);
+});
+
 test("what cannot be said is refused, and no connection that comes then fails by it", async (t) => {
   const connecting = connect("http://host", { WebSocket: FakeSocket });
   const socket = FakeSocket.last;
