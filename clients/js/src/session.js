@@ -200,6 +200,10 @@ export class Session {
   #hold(pending, why) {
     this.draining = true;
     const channel = this.#channels.get(pending.requestId);
+    if (channel?.abandoned) {
+      this.#fail(channel, fromEvent(why)); // its cancel is refused with it: the next server would start what nobody stops
+      return this.#leaveIfIdle();
+    }
     if (channel) channel.open = false;
     pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
     pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});

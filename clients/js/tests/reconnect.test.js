@@ -211,6 +211,25 @@ test("it waits for streams that are still there", async (t) => {
   assert.deepEqual([(await starting).requestId, stream.state], ["next", "finished"]);
 });
 
+test("a start that nobody wants any more is not said to the next", async (t) => {
+  const { client, socket } = await running(t);
+  const abort = new AbortController();
+  const starting = client.start({ prompt: "Hi", request_id: "left", signal: abort.signal });
+  const kept = client.start({ prompt: "Hi", request_id: "kept" });
+  abort.abort();
+  await assert.rejects(starting, { name: "AbortError" });
+  const [, left, { ref }, cancel] = socket.sent;
+  sendError(socket, { ...DRAINING, request_id: "left", ref: left.ref });
+  sendError(socket, { ...DRAINING, request_id: "kept", ref });
+  sendError(socket, { ...UNKNOWN, request_id: "left", ref: cancel.ref });
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(next.sent.map(({ type, request_id }) => [type, request_id]), [["replace", undefined], ["start", "kept"]]);
+  next.receive({ ...started(), request_id: "kept", ref });
+  await kept;
+});
+
 for (const reconnectMs of [0, 100]) {
   test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
     const { client, socket, stream } = await running(t, {}, { reconnectMs });
