@@ -336,14 +336,15 @@ export class Session {
    * @param {PendingFrame} pending @param {Backoff} backoff @param {ErrorEvent} why
    */
   #sendLater(pending, backoff, why) {
-    const wait = backoff.next(performance.now());
+    const wait = backoff.next(performance.now(), why.retry_after_ms);
     if (wait === null) return this.#pending.reject(pending.ref, fromEvent(why));
     const { transport } = this.#connection;
-    setTimeout(() => {
+    const timer = setTimeout(() => {
       if (this.#connection.transport !== transport || this.#pending.get(pending.ref) !== pending) return;
       if (this.#channels.get(pending.requestId)?.abandoned) this.#pending.reject(pending.ref, fromEvent(why));
       else this.#send(pending);
-    }, Math.max(wait, why.retry_after_ms ?? 0));
+    }, wait);
+    pending.answered.finally(() => clearTimeout(timer)).catch(() => {});
   }
 
   /** One stream is lost, and no other. @param {Channel} channel @param {MidstreamError} why */

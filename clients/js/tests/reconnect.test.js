@@ -257,6 +257,27 @@ test("a start that is said again and is answered by overloaded is tried on", asy
   await assert.rejects(first, { code: "overloaded" }, "one that was never sent before is the user's to try again");
 });
 
+test("a server that may have the stream later than anybody waits has lost it now", async (t) => {
+  const { socket, stream } = await running(t, {}, { reconnectMs: 5000 });
+  const next = await cutAndReconnect(socket);
+  const { ref } = next.sent.at(-1);
+  sendError(next, { code: "overloaded", request_id: "r", ref, retryable: true, retry_after_ms: 6000 });
+  await assert.rejects(stream.next(), ConnectionLost);
+});
+
+test("who comes back for ever waits for another server, too", async (t) => {
+  const { client, socket } = await running(t, {}, { reconnectMs: Infinity });
+  const starting = client.start({ prompt: "Hi", request_id: "next" });
+  const { ref } = socket.sent.at(-1);
+  sendError(socket, { ...DRAINING, request_id: "next", ref });
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive({ ...started(), request_id: "next", ref });
+  await starting;
+});
+
 test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);
   const abort = new AbortController();
