@@ -133,10 +133,13 @@ export class Session {
     try {
       this.#receiveEvent(parseEvent(text));
     } catch (error) {
-      if (!(error instanceof ProtocolError)) throw error;
+      // Fields that are missing, or of another type, throw what they will. Uncaught, that ends a program, or nobody hears of it.
+      const known = error instanceof ProtocolError;
+      const message = known ? error.message : `an event that makes no sense (${error}): ${String(text).slice(0, 100)}`;
       this.#connection.close();
-      const { message } = error;
-      this.lose(new ConnectionLost(message, { closeCode: PROTOCOL_VIOLATION, reason: message, retryable: false }));
+      const lost = new ConnectionLost(message, { closeCode: PROTOCOL_VIOLATION, reason: message, retryable: false });
+      lost.cause = error;
+      this.lose(lost);
     }
   }
 

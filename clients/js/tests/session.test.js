@@ -8,7 +8,7 @@ import { test } from "node:test";
 
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
-import { final, started, token } from "./sample-events.js";
+import { final, snapshot, started, token } from "./sample-events.js";
 import { cutAndReconnect, sendAttached, sentFrames } from "./scripted-server.js";
 
 async function connected() {
@@ -120,6 +120,9 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
   ["an event without a type", {}],
   ["a token out of turn", { ...token(7, "x"), seq: 1 }],
   ["a hole in the sequence", { ...token(0, "x"), seq: 3 }],
+  ["a snapshot without a text", { type: "snapshot", request_id: "r", seq: 1, index: 0 }],
+  ["answers that are no list", { ...snapshot(1, { index: 0, text: "" }), answered: 5 }],
+  ["parameters that are none", { type: "adjusted", request_id: "r", seq: 1, index: 0, params: null }],
 ])) {
   test(`a server that breaks the protocol is left: ${what}`, async () => {
     const { client, socket, stream } = await running();
