@@ -57,6 +57,11 @@ test("a refusal in place of the greeting is that error", async () => {
   FakeSocket.last.receive({ type: "error", ...error });
   const expected = { name: "MidstreamError", code: "draining", status: 503, retryAfterMs: 9 };
   await assert.rejects(connecting, expected);
+  const { last } = FakeSocket;
+  last.receive(READY);
+  last.end(1006);
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  assert.equal(FakeSocket.last, last, "nobody has a client that would come back");
 });
 
 test("no connection to be had is ConnectionLost, and worth a retry", async () => {
