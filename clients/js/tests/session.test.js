@@ -5,6 +5,8 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
@@ -289,6 +291,25 @@ test("a listener's mistake is reported as any uncaught one, and stops nothing", 
   socket.receive({ ...token(0, "a"), seq: 1 });
   assert.match(String(await uncaught), /a mistake/);
   process.setUncaughtExceptionCaptureCallback(null);
+  assert.equal((await stream.next())?.text, "a");
+});
+
+test("waiting in short turns keeps nothing of the turns that are over", async () => {
+  const { socket, stream } = await running();
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const used = async () => {
+    for (let turn = 0; turn < 200; turn++) await assert.rejects(stream.next({ timeout: 1 }), { name: "TimeoutError" });
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    collect();
+    return process.memoryUsage().heapUsed;
+  };
+  const alive = setInterval(() => {}, 1000); // a socket would keep the program running
+  await used();
+  const [before, after] = [await used(), await used()];
+  clearInterval(alive);
+  assert.ok(after - before < 200 * 1000, `${(after - before) / 200} bytes of each`);
+  socket.receive({ ...token(0, "a"), seq: 1 });
   assert.equal((await stream.next())?.text, "a");
 });
 
