@@ -10,6 +10,7 @@
  * @import { Stream } from "./stream.js"
  */
 
+import { notify } from "./callbacks.js";
 import { LimitReached, parsedAnswer } from "./errors.js";
 import { StreamCalls } from "./stream-calls.js";
 import { answerMessage, outcomeMessage } from "./tools.js";
@@ -181,7 +182,7 @@ export class Run {
 
   /** @param {RunEvent} event */
   #tell(event) {
-    this.#onevent?.(event);
+    notify(this.#onevent, event);
     this.#events?.push(event);
     this.#wake();
   }

@@ -6,6 +6,8 @@
  * @import { FunctionTool } from "./tools.js"
  */
 
+import { checkTime } from "./options.js";
+
 /**
  * @typedef {boolean | string | Record<string, any>} Verdict Whether a call may run: yes; no; no, and the model is told
  *   why; or yes, with these arguments instead.
@@ -50,7 +52,7 @@ export class Agent {
     this.approve = approve;
     this.onToolCall = onToolCall;
     this.maxCalls = maxCalls;
-    this.toolTimeoutMs = toolTimeoutMs;
+    this.toolTimeoutMs = toolTimeoutMs === undefined ? undefined : checkTime("toolTimeoutMs", toolTimeoutMs);
     this.output = output;
     this.options = options;
   }

@@ -20,11 +20,15 @@ export class Backoff {
     this.#random = random;
   }
 
-  /** How long to wait before the next attempt; null when there is none. @param {number} now in milliseconds */
-  next(now) {
+  /**
+   * How long to wait before the next attempt; null where the time does not reach for one. A server that says when is
+   * asked no sooner.
+   * @param {number} now in milliseconds @param {number} [retryAfterMs]
+   */
+  next(now, retryAfterMs = 0) {
     const left = this.left(now);
-    if (left <= 0) return null;
-    return Math.min(this.#random() * Math.min(BASE_MS * 2 ** this.#attempts++, CAP_MS), left);
+    if (left <= 0 || retryAfterMs > left) return null;
+    return Math.min(retryAfterMs + this.#random() * Math.min(BASE_MS * 2 ** this.#attempts++, CAP_MS), left);
   }
 
   /** How long it may still be tried: time counts from the first question on. @param {number} now */

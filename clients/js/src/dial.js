@@ -82,6 +82,7 @@ function handshake(socket, url, onready, signal) {
   /** @type {TransportEvents | null} */
   let events = null;
   let why = "";
+  let refused = false; // a socket that is being closed may bring more all the same
   return new Promise((resolve, reject) => {
     const abort = () => reject(signal?.reason);
     signal?.addEventListener("abort", abort, { once: true });
@@ -94,12 +95,13 @@ function handshake(socket, url, onready, signal) {
     });
     socket.addEventListener("message", ({ data }) => {
       if (events) return events.receive(data);
-      if (signal?.aborted) return;
+      if (refused || signal?.aborted) return;
       signal?.removeEventListener("abort", abort);
       try {
         events = onready(parseReady(data), socket);
         resolve();
       } catch (error) {
+        refused = true;
         reject(error);
       }
     });

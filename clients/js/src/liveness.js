@@ -5,8 +5,6 @@
  * @module
  */
 
-const LONGEST_MS = 2 ** 31 - 1; // a timer's
-
 /**
  * @typedef {object} LivenessCallbacks
  * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
@@ -51,7 +49,7 @@ export function watchLiveness(silenceMs, { awaiting, ping, dead }) {
     if (verdict === "dead") dead();
   };
   /** @type {any} */
-  const timer = setInterval(tick, Math.min(silenceMs / 3, LONGEST_MS));
+  const timer = setInterval(tick, silenceMs / 3);
   timer.unref?.(); // in Node the socket keeps a program running, not who watches it
   return { receive: () => check.receive(), stop: () => clearInterval(timer) };
 }

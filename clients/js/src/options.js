@@ -14,6 +14,7 @@ import { wireTool, wireToolChoice } from "./tools.js";
 export const DEFAULT_WINDOW = 64;
 const DEFAULT_RECONNECT_MS = 60_000;
 const DEFAULT_SILENCE_MS = 30_000;
+const LONGEST_MS = 2 ** 31 - 1; // a timer's: one of more is due at once
 
 /**
  * @typedef {object} ClientOptions What concerns the client alone, and is not sent.
@@ -60,10 +61,13 @@ export function attachFrame(requestId, after, had) {
  * @returns {Timeouts}
  */
 export function checkTimeouts({ reconnectMs = DEFAULT_RECONNECT_MS, silenceMs = DEFAULT_SILENCE_MS }) {
-  for (const [name, ms] of Object.entries({ reconnectMs, silenceMs })) {
-    if (!(ms >= 0)) throw new RangeError(`${name} must be 0 or more, not ${ms}`);
-  }
-  return { reconnectMs, silenceMs };
+  return { reconnectMs: checkTime("reconnectMs", reconnectMs), silenceMs: checkTime("silenceMs", silenceMs) };
+}
+
+/** A time as timers take it; Infinity is the longest that they know. @param {string} name @param {number} ms */
+export function checkTime(name, ms) {
+  if (!(ms >= 0)) throw new RangeError(`${name} must be 0 or more, not ${ms}`);
+  return Math.min(Math.ceil(ms), LONGEST_MS);
 }
 
 /** @param {number} window */

@@ -8,6 +8,7 @@
 
 import { Backoff, CAP_MS } from "./backoff.js";
 import { ConnectionLost, connectionClosed, reconnectFailed, silenceTimedOut } from "./errors.js";
+import { writeFrame } from "./frame-writer.js";
 import { watchLiveness } from "./liveness.js";
 import { retry } from "./retry-loop.js";
 
@@ -61,7 +62,7 @@ export class Reconnecting {
 
   /** @param {Frame} frame */
   send(frame) {
-    this.transport?.send(JSON.stringify(frame));
+    this.transport?.send(writeFrame(frame));
   }
 
   /** What was sent over this transport has been received: it works. */

@@ -116,10 +116,14 @@ export class Session {
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
   }
 
-  /** @param {PendingFrame} pending */
+  /** What JSON cannot say, as a BigInt, is refused: kept, it would fail every reconnecting. @param {PendingFrame} pending */
   #send(pending) {
     pending.transport = this.#connection.transport;
-    this.#connection.send({ ...pending.frame, ref: pending.ref });
+    try {
+      this.#connection.send({ ...pending.frame, ref: pending.ref });
+    } catch (error) {
+      this.#pending.reject(pending.ref, /** @type {Error} */ (error));
+    }
   }
 
   // -- in -------------------------------------------------------------------------------------------------
@@ -129,10 +133,13 @@ export class Session {
     try {
       this.#receiveEvent(parseEvent(text));
     } catch (error) {
-      if (!(error instanceof ProtocolError)) throw error;
+      // Fields that are missing, or of another type, throw what they will. Uncaught, that ends a program, or nobody hears of it.
+      const known = error instanceof ProtocolError;
+      const message = known ? error.message : `an event that makes no sense (${error}): ${String(text).slice(0, 100)}`;
       this.#connection.close();
-      const { message } = error;
-      this.lose(new ConnectionLost(message, { closeCode: PROTOCOL_VIOLATION, reason: message, retryable: false }));
+      const lost = new ConnectionLost(message, { closeCode: PROTOCOL_VIOLATION, reason: message, retryable: false });
+      lost.cause = error;
+      this.lose(lost);
     }
   }
 
@@ -196,6 +203,10 @@ export class Session {
   #hold(pending, why) {
     this.draining = true;
     const channel = this.#channels.get(pending.requestId);
+    if (channel?.abandoned) {
+      this.#fail(channel, fromEvent(why)); // its cancel is refused with it: the next server would start what nobody stops
+      return this.#leaveIfIdle();
+    }
     if (channel) channel.open = false;
     pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
     pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
@@ -328,14 +339,15 @@ export class Session {
    * @param {PendingFrame} pending @param {Backoff} backoff @param {ErrorEvent} why
    */
   #sendLater(pending, backoff, why) {
-    const wait = backoff.next(performance.now());
+    const wait = backoff.next(performance.now(), why.retry_after_ms);
     if (wait === null) return this.#pending.reject(pending.ref, fromEvent(why));
     const { transport } = this.#connection;
-    setTimeout(() => {
+    const timer = setTimeout(() => {
       if (this.#connection.transport !== transport || this.#pending.get(pending.ref) !== pending) return;
       if (this.#channels.get(pending.requestId)?.abandoned) this.#pending.reject(pending.ref, fromEvent(why));
       else this.#send(pending);
-    }, Math.max(wait, why.retry_after_ms ?? 0));
+    }, wait);
+    pending.answered.finally(() => clearTimeout(timer)).catch(() => {});
   }
 
   /** One stream is lost, and no other. @param {Channel} channel @param {MidstreamError} why */

@@ -151,7 +151,9 @@ export class Channels {
     const { requestId } = channel;
     if (this.#byName.has(requestId)) {
       const message = `"${requestId}" is running on this connection already`;
-      throw new MidstreamError(message, { code: "request_conflict", status: 409, requestId });
+      const conflict = new MidstreamError(message, { code: "request_conflict", status: 409, requestId });
+      channel.fail(conflict); // else its signal would cancel the one that has the name
+      throw conflict;
     }
     this.#byName.set(requestId, channel);
     return channel;

@@ -201,7 +201,10 @@ export class Stream {
     for (;;) {
       const chunk = this.tryNext();
       if (chunk || this.final) return chunk;
-      await abortable(this.#channel.nextEvent(), signal);
+      await abortable(this.#channel.nextEvent(), signal).catch((why) => {
+        this.#channel.wake(); // else all that has given up waiting is kept until an event comes
+        throw why;
+      });
     }
   }
 

@@ -124,8 +124,8 @@ class SessionProxy {
     const copied = { ...readOptions, window: null }; // credit is the worker's affair
     const channel = this.#channels.add(channelFor(frame, copied, this, signal));
     const { ref, answered } = this.#pending.add(frame);
-    this.#post({ op: "begin", ref, frame, readOptions });
     answered.catch((why) => this.#channels.drop(channel, why));
+    this.#ask({ op: "begin", ref, frame, readOptions });
     return { channel, started: answered };
   }
 
@@ -147,8 +147,17 @@ class SessionProxy {
   async request(frame, onanswer) {
     if (this.#lost) throw this.#lost;
     const { ref, answered } = this.#pending.add(frame, onanswer);
-    this.#post({ op: "request", ref, frame });
+    this.#ask({ op: "request", ref, frame });
     return answered;
+  }
+
+  /** What cannot be copied to the worker, as a function, is refused. @param {Extract<PageMessage, {ref: string}>} message */
+  #ask(message) {
+    try {
+      this.#post(message);
+    } catch (error) {
+      this.#pending.reject(message.ref, /** @type {Error} */ (error));
+    }
   }
 
   /**

@@ -24,6 +24,11 @@ test("time counts from the first try, and no wait goes beyond its end", () => {
   assert.deepEqual([backoff.left(5500), backoff.left(6500)], [500, -500]);
 });
 
+test("a server that says when is asked no sooner, and not at all where that is too late", () => {
+  const backoff = new Backoff(1000, most);
+  assert.deepEqual([backoff.next(0, 300), backoff.next(0, 900), backoff.next(0, 1001)], [400, 1000, null]);
+});
+
 test("after a success it begins anew", () => {
   const backoff = new Backoff(1000, most);
   backoff.next(0);

@@ -211,6 +211,25 @@ test("it waits for streams that are still there", async (t) => {
   assert.deepEqual([(await starting).requestId, stream.state], ["next", "finished"]);
 });
 
+test("a start that nobody wants any more is not said to the next", async (t) => {
+  const { client, socket } = await running(t);
+  const abort = new AbortController();
+  const starting = client.start({ prompt: "Hi", request_id: "left", signal: abort.signal });
+  const kept = client.start({ prompt: "Hi", request_id: "kept" });
+  abort.abort();
+  await assert.rejects(starting, { name: "AbortError" });
+  const [, left, { ref }, cancel] = socket.sent;
+  sendError(socket, { ...DRAINING, request_id: "left", ref: left.ref });
+  sendError(socket, { ...DRAINING, request_id: "kept", ref });
+  sendError(socket, { ...UNKNOWN, request_id: "left", ref: cancel.ref });
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(next.sent.map(({ type, request_id }) => [type, request_id]), [["replace", undefined], ["start", "kept"]]);
+  next.receive({ ...started(), request_id: "kept", ref });
+  await kept;
+});
+
 for (const reconnectMs of [0, 100]) {
   test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
     const { client, socket, stream } = await running(t, {}, { reconnectMs });
@@ -236,6 +255,27 @@ test("a start that is said again and is answered by overloaded is tried on", asy
   const first = client.start({ prompt: "Hi" });
   sendError(next, { code: "overloaded", ref: next.sent.at(-1).ref, retryable: true });
   await assert.rejects(first, { code: "overloaded" }, "one that was never sent before is the user's to try again");
+});
+
+test("a server that may have the stream later than anybody waits has lost it now", async (t) => {
+  const { socket, stream } = await running(t, {}, { reconnectMs: 5000 });
+  const next = await cutAndReconnect(socket);
+  const { ref } = next.sent.at(-1);
+  sendError(next, { code: "overloaded", request_id: "r", ref, retryable: true, retry_after_ms: 6000 });
+  await assert.rejects(stream.next(), ConnectionLost);
+});
+
+test("who comes back for ever waits for another server, too", async (t) => {
+  const { client, socket } = await running(t, {}, { reconnectMs: Infinity });
+  const starting = client.start({ prompt: "Hi", request_id: "next" });
+  const { ref } = socket.sent.at(-1);
+  sendError(socket, { ...DRAINING, request_id: "next", ref });
+  await new Promise((resolve) => setTimeout(resolve, 20));
+  socket.receive({ ...final("stop"), seq: 1 });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive({ ...started(), request_id: "next", ref });
+  await starting;
 });
 
 test("a start that nobody wants any more is not tried on", async (t) => {

@@ -5,10 +5,13 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
-import { final, started, token } from "./sample-events.js";
+import { final, snapshot, started, token } from "./sample-events.js";
+import { cutAndReconnect, sendAttached, sentFrames } from "./scripted-server.js";
 
 async function connected() {
   const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
@@ -56,6 +59,11 @@ test("a refusal in place of the greeting is that error", async () => {
   FakeSocket.last.receive({ type: "error", ...error });
   const expected = { name: "MidstreamError", code: "draining", status: 503, retryAfterMs: 9 };
   await assert.rejects(connecting, expected);
+  const { last } = FakeSocket;
+  last.receive(READY);
+  last.end(1006);
+  await new Promise((resolve) => setTimeout(resolve, 150));
+  assert.equal(FakeSocket.last, last, "nobody has a client that would come back");
 });
 
 test("no connection to be had is ConnectionLost, and worth a retry", async () => {
@@ -119,6 +127,9 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
   ["an event without a type", {}],
   ["a token out of turn", { ...token(7, "x"), seq: 1 }],
   ["a hole in the sequence", { ...token(0, "x"), seq: 3 }],
+  ["a snapshot without a text", { type: "snapshot", request_id: "r", seq: 1, index: 0 }],
+  ["answers that are no list", { ...snapshot(1, { index: 0, text: "" }), answered: 5 }],
+  ["parameters that are none", { type: "adjusted", request_id: "r", seq: 1, index: 0, params: null }],
 ])) {
   test(`a server that breaks the protocol is left: ${what}`, async () => {
     const { client, socket, stream } = await running();
@@ -181,6 +192,45 @@ test("an error is that of the frame that it answers, with all that the server sa
   assert.equal(stream.state, "running");
 });
 
+test("half an emoji is said as what it is: no character", async () => {
+  const { socket, stream } = await running();
+  const [whole, half] = ["🙂", "🙂".slice(0, 1)];
+  stream.toolResult("a", `${whole}${half}`).catch(() => {});
+  stream.inject({ messages: [{ role: "user", content: "🙂".slice(1) }] }).catch(() => {});
+  const literal = String.raw`\ud83d \\ud83d`;
+  stream.inject({ text: `${literal}${half}\n` }).catch(() => {});
+  const [, result, message, text] = socket.sent;
+  assert.deepEqual([result.content, message.messages[0].content], [`${whole}\ufffd`, "\ufffd"]);
+  assert.equal(text.text, `${literal}\ufffd\n`);
+});
+
+test("what cannot be said is refused, and no connection that comes then fails by it", async (t) => {
+  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  const socket = FakeSocket.last;
+  socket.receive(READY);
+  const client = await connecting;
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  const seed = /** @type {any} */ (5n);
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "big", seed }), TypeError);
+  await assert.rejects(stream.adjust({ seed }), TypeError);
+  const next = await cutAndReconnect(socket);
+  const later = assert.rejects(stream.adjust({ seed }), TypeError); // it waits until the stream is here again
+  sendAttached(next);
+  await later;
+  assert.deepEqual([client.state, sentFrames(next).map(({ type }) => type)], ["open", ["replace", "attach"]]);
+  client.start({ prompt: "Hi", request_id: "big" }).catch(() => {});
+  assert.equal(next.sent.at(-1).request_id, "big");
+  const closed = /** @type {unknown[]} */ ([]);
+  const unheard = (/** @type {unknown} */ why) => closed.push(why);
+  process.on("unhandledRejection", unheard);
+  t.after(() => process.off("unhandledRejection", unheard));
+  await client.close();
+  await new Promise((resolve) => setImmediate(resolve));
+  assert.deepEqual(closed, []);
+});
+
 test("a start that is refused leaves its name free", async () => {
   const { client, socket } = await connected();
   const starting = client.start({ prompt: "Hi", request_id: "r" });
@@ -201,7 +251,9 @@ test("a stream that has ended leaves its name free", async () => {
 
 test("a name that runs already is refused before anything is sent", async () => {
   const { client, socket } = await running();
-  await assert.rejects(client.start({ prompt: "Hi", request_id: "r" }), is("request_conflict"));
+  const abort = new AbortController();
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "r", signal: abort.signal }), is("request_conflict"));
+  abort.abort(); // the stream that has the name is another's
   assert.equal(socket.sent.length, 1);
 });
 
@@ -239,6 +291,25 @@ test("a listener's mistake is reported as any uncaught one, and stops nothing", 
   socket.receive({ ...token(0, "a"), seq: 1 });
   assert.match(String(await uncaught), /a mistake/);
   process.setUncaughtExceptionCaptureCallback(null);
+  assert.equal((await stream.next())?.text, "a");
+});
+
+test("waiting in short turns keeps nothing of the turns that are over", async () => {
+  const { socket, stream } = await running();
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const used = async () => {
+    for (let turn = 0; turn < 200; turn++) await assert.rejects(stream.next({ timeout: 1 }), { name: "TimeoutError" });
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    collect();
+    return process.memoryUsage().heapUsed;
+  };
+  const alive = setInterval(() => {}, 1000); // a socket would keep the program running
+  await used();
+  const [before, after] = [await used(), await used()];
+  clearInterval(alive);
+  assert.ok(after - before < 200 * 1000, `${(after - before) / 200} bytes of each`);
+  socket.receive({ ...token(0, "a"), seq: 1 });
   assert.equal((await stream.next())?.text, "a");
 });
 

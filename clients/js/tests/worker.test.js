@@ -125,6 +125,22 @@ test("a cancel that crosses the final between page and worker has its answer in 
   assert.equal(socket.sent.length, 1, "the server has said its last word of it");
 });
 
+test("what cannot be copied to the worker is refused, and leaves its name free", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.receive(READY);
+  const client = await connecting;
+  const grammar = /** @type {any} */ ({ a: () => {} });
+  await assert.rejects(client.start({ prompt: "Hi", request_id: "r", grammar }), { name: "DataCloneError" });
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  await eventually(() => socket.sent.length);
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
+  await starting;
+  await client.close();
+});
+
 test("what took effect before the end is answered, though the end is told first", async (t) => {
   const worker = threadless(t, FakeSocket);
   const { last } = FakeSocket;

@@ -1,11 +1,4 @@
 /**
- * An agent: tools, and how a model is to use them; what is the same in every run of it. It knows no server.
- * @module
- * @import { Call, Message } from "./protocol.js"
- * @import { StartOptions } from "./options.js"
- * @import { FunctionTool } from "./tools.js"
- */
-/**
  * @typedef {boolean | string | Record<string, any>} Verdict Whether a call may run: yes; no; no, and the model is told
  *   why; or yes, with these arguments instead.
  */

@@ -9,8 +9,12 @@ export const CAP_MS: 5000;
 export class Backoff {
     /** @param {number} forMs how long to go on trying @param {() => number} [random] from 0 to 1 */
     constructor(forMs: number, random?: () => number);
-    /** How long to wait before the next attempt; null when there is none. @param {number} now in milliseconds */
-    next(now: number): number | null;
+    /**
+     * How long to wait before the next attempt; null where the time does not reach for one. A server that says when is
+     * asked no sooner.
+     * @param {number} now in milliseconds @param {number} [retryAfterMs]
+     */
+    next(now: number, retryAfterMs?: number): number | null;
     /** How long it may still be tried: time counts from the first question on. @param {number} now */
     left(now: number): number;
     /** What was tried has worked: the next time begins anew. */

@@ -8,6 +8,12 @@ export function watchLiveness(silenceMs: number, { awaiting, ping, dead }: Liven
     stop: () => void;
 };
 /**
+ * Liveness detection: pings a server that is silent, and tells when it is dead. Where a cable was pulled, no socket
+ * says so. It knows how long a silence may last and when one matters; not what is received, nor what becomes of a
+ * connection that is given up.
+ * @module
+ */
+/**
  * @typedef {object} LivenessCallbacks
  * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
  * @property {() => void} ping ask for a sign of life

@@ -35,6 +35,8 @@ export function attachFrame(requestId: string, after: number, had: Had | undefin
  * @returns {Timeouts}
  */
 export function checkTimeouts({ reconnectMs, silenceMs }: Partial<Timeouts>): Timeouts;
+/** A time as timers take it; Infinity is the longest that they know. @param {string} name @param {number} ms */
+export function checkTime(name: string, ms: number): number;
 /** @param {number} window */
 export function checkWindow(window: number): number;
 /**

@@ -1,0 +1,7 @@
+/**
+ * Half of a pair, as of an emoji that was cut in two, is no character, and the server reads no frame that has one: nor
+ * could it say which frame that was. It is written as U+FFFD, as wherever else text leaves JavaScript.
+ * @param {Frame} frame
+ */
+export function writeFrame(frame: Frame): string;
+import type { Frame } from "./protocol.js";
