@@ -24,7 +24,7 @@ from bench.server import ServerProcess
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 
 Prompts = list[list[int]]
 Times = list[list[float]]  # by stream

@@ -25,7 +25,7 @@ from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 
 ROUNDS = 3
 TOKENS = 256

@@ -25,7 +25,7 @@ from bench.peer_model import safetensors_folder
 from bench.result_tables import Figure
 from bench.server import ServerProcess
 from bench.transformers_serve import TransformersServe
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 
 ROUNDS = {1: 8, 8: 3, 32: 2}  # by how many read at a time
 TOKENS = 32

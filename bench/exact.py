@@ -36,7 +36,7 @@ from engine.drafts.interface import Kind
 from engine.drafts.lookup import Context
 from engine.engine import Engine
 from engine.forward.interface import Runner
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Row
 from engine.schedule.block_cache import BlockCache

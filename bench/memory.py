@@ -24,7 +24,8 @@ from bench.peer_model import gguf_file
 from bench.result_tables import Figure
 from bench.server import ServerProcess
 from engine.ggml.weights import weights_bytes
-from engine.model.loading import DEFAULT_MODEL, resolve
+from engine.model.default_model import DEFAULT_MODEL
+from engine.model.names import resolve
 
 STREAMS, PROMPT, TOKENS = 64, 448, 64
 CONTEXT, BLOCK = 8192, 16  # of a stream of the default model, and of the KV cache

@@ -14,7 +14,7 @@ from transformers import AutoConfig
 from engine.model.cache_folder import make_whole
 from engine.model.gguf_file import GgufFile
 from engine.model.gguf_to_huggingface import convert
-from engine.model.loading import resolve
+from engine.model.names import resolve
 from engine.model.preflight import GGUF_FILE
 
 KINDS = {"f32": Kind.F32, "q8": Kind.Q8_0}

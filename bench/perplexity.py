@@ -18,7 +18,7 @@ from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
 from engine.forward.interface import Runner
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 

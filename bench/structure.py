@@ -22,7 +22,7 @@ from bench.result_tables import Figure
 from engine import api
 from engine.build.build import build
 from engine.engine import Engine
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 from engine.structure.matcher import Matcher
 from engine.structure.vocabulary import Vocabulary, read_vocabulary
 from midstream.protocol import Function, Grammar, Message, Params, Start, Tool

@@ -45,7 +45,8 @@ def _toy(options: api.EngineOptions) -> api.Outline:
 def _of_files(options: api.EngineOptions) -> api.Outline:
     # Not before a model is wanted: torch and transformers take long to import.
     from engine.build.footprint import least_bytes
-    from engine.model.loading import GIB, resolve
+    from engine.model.devices import GIB
+    from engine.model.names import resolve
 
     folder = resolve(options.model)
     facts = _facts(folder)

@@ -69,9 +69,13 @@ def _try(machines: int, cpus: int) -> int:
     from keeper.trial_machines import TrialMachines
 
     trial = TrialMachines(machines, cpus)
-    heard, told = os.pipe()  # a lock could be held by the very handler that a second signal interrupts
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    # A handler that writes would be run by Python when the wait is over, where the signal came just before
+    # it; and a lock could be held by the very handler that a second signal interrupts.
+    signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):  # not before: Ray has a way of its own with the second
-        signal.signal(number, lambda *_: os.write(told, b"."))
+        signal.signal(number, lambda *_: None)
     print(
         TRIAL.format(machines=counted(machines, "machine"), cpus=counted(cpus, "CPU"), address=trial.address),
         flush=True,

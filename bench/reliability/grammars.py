@@ -19,7 +19,7 @@ import jsonschema
 from engine import api, toy_model
 from engine.build.build import build
 from engine.engine import Engine
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 from midstream.protocol import Grammar
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes.engine_driver import Limits, engine_of

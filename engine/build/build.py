@@ -103,7 +103,7 @@ def _build_model(options: api.EngineOptions, join: JoinRanks | None) -> tuple[En
     # Not before a model is wanted: transformers takes longer to import than the toy to start.
     from engine.build.draft_model import check_draft_model
     from engine.build.loading import load_by_width
-    from engine.model.loading import resolve
+    from engine.model.names import resolve
 
     device = options.device if options.device != "auto" else ("cuda" if torch.cuda.is_available() else "cpu")
     folder = resolve(options.model)

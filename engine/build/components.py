@@ -38,8 +38,9 @@ from engine.memory.file_pages import let_go_of_file_pages
 from engine.memory.host_pool import STAGING_BYTES, HostPool
 from engine.memory.idle_memory import IdleMemory
 from engine.memory.offload_trial import host_pool_if_faster
+from engine.model.devices import available_memory
+from engine.model.facts import describe
 from engine.model.layer_groups import group_layers
-from engine.model.loading import available_memory, describe
 from engine.model.onednn import fill_lone_rows, pack
 from engine.model.preflight import ModelError
 from engine.sampling.readback import SampleRequest

@@ -31,7 +31,7 @@ CPU = "cpu"
 
 def check_draft_model(options: api.EngineOptions, folder: Path, device: str) -> None:
     """Raises `ModelError` where it cannot draft for the model in `folder`."""
-    from engine.model.loading import resolve
+    from engine.model.names import resolve
     from engine.model.same_vocabulary import have_same_vocabulary
 
     asked = f"--draft-model {options.draft_model}"
@@ -69,7 +69,7 @@ def build_draft_model(
     """For what `components` serve."""
     from engine.build.components import Components
     from engine.build.loading import load_by_width
-    from engine.model.loading import resolve
+    from engine.model.names import resolve
 
     tokens = min(components.kv_tokens, CONTEXTS * components.runner.context)
     own = replace(of_drafts(options), kv_tokens=whole_blocks(tokens, options.block_size, CPU))

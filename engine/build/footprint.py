@@ -15,9 +15,9 @@ import torch
 from engine import api
 from engine.build.budgets import step_tokens
 from engine.build.products import ggml_width
+from engine.model.devices import dtype_of
 from engine.model.facts import ModelFacts
 from engine.model.layer_groups import LayerGroup, group_layers
-from engine.model.loading import dtype_of
 from engine.model.preflight import check_folder, parameter_count
 from engine.schedule.windows import Windows
 

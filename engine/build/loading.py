@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from engine import api
 from engine.forward.attention import NAME
-from engine.model.loading import load, resolve
+from engine.model.loading import load
+from engine.model.names import resolve
 
 if TYPE_CHECKING:
     from engine.build.components import ServedModel

@@ -75,10 +75,10 @@ def _why_not(options: EngineOptions, folder: Path, device: str) -> str | None:
         return f"ggml attends in its own graphs, and --attention is {options.attention}"
     if options.dtype not in ("auto", "float32"):
         return f"ggml computes in float32, and --dtype is {options.dtype}"
-    from engine.ggml import layers, library
+    from engine.ggml import family, library
 
     try:
         config = json.loads((folder / "config.json").read_bytes())
     except (OSError, ValueError):
         return None  # who loads it says what is wrong
-    return layers.why_not(config) or library.why_not()
+    return family.why_not(config) or library.why_not()

@@ -25,16 +25,6 @@ NEIGHBOURS, HALVES = 0, 2  # what is rotated together, as ggml numbers it
 REAL = 4  # bytes
 EMBEDDING = "token_embd.weight"
 TENSORS = 48  # of a layer at most
-FAMILY = ("llama", "mistral", "qwen2", "qwen3")  # by transformers' names
-
-
-def why_not(config: dict[str, Any]) -> str | None:
-    """Why a model of this configuration is not computed here, if so."""
-    if config.get("model_type") not in FAMILY:
-        return f"ggml computes {', '.join(FAMILY)} here, and the architecture is {config.get('model_type')}"
-    if (activation := config.get("hidden_act", "silu")) != "silu":
-        return f"ggml computes silu here, and the activation is {activation}"
-    return None
 
 
 class Layers:

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from engine.ggml.decoder import GgmlModel
 from engine.ggml.panels import in_panels
 from engine.ggml.weights import Weights, read_weights, weights_bytes
+from engine.model.devices import check_memory
 from engine.model.gguf_file import gguf_name
-from engine.model.loading import check_memory
 from engine.model.preflight import ModelError, check_folder
 
 log = getLogger(__name__)

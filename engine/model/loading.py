@@ -1,6 +1,6 @@
-"""Model loading: a name becomes a folder, a folder becomes a model ready to run.
+"""Model loading: a folder becomes a model ready to run.
 
-It knows transformers and the memory of this machine, and nothing of how a model is run. Whatever is wrong
+It knows transformers, and nothing of how a model is run. Whatever is wrong
 with a model is found before its weights are read where that can be, and is a `ModelError` in any case.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -22,51 +21,11 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from engine.model import default_model, gguf_folder
-from engine.model.default_model import DEFAULT_MODEL
-from engine.model.facts import ModelFacts, describe
+from engine.model.devices import check_memory, device_named, dtype_of
 from engine.model.gguf_file import GgufFile
-from engine.model.preflight import (
-    GGUF_FILE,
-    SUPPORTED,
-    ModelError,
-    check_folder,
-    expand_home,
-    parameter_count,
-)
+from engine.model.preflight import GGUF_FILE, SUPPORTED, ModelError, check_folder, one_line, parameter_count
 
 log = getLogger(__name__)
-
-__all__ = ["DEFAULT_MODEL", "SUPPORTED", "ModelError", "ModelFacts", "describe", "load", "resolve"]
-
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
-HUB_FILES = ["*.safetensors", "*.json", "*.jinja"]
-GIB = 2**30
-
-
-def resolve(name: str = DEFAULT_MODEL) -> Path:
-    """The folder of a model: the default one by its name, a local folder or GGUF file, or a hub id
-    (`owner/name`, and `owner/name/file.gguf` for one of its GGUF files)."""
-    folder = expand_home(name)
-    if name == DEFAULT_MODEL:
-        return default_model.ensure()
-    if name and folder.is_dir():
-        return folder
-    if name.endswith(".gguf") and folder.is_file():
-        return gguf_folder.ensure(folder)
-    if found := re.fullmatch(rf"({HUB_ID})/(.+\.gguf)", name):
-        return gguf_folder.ensure(_file_from_hub(*found.groups()))
-    if re.fullmatch(HUB_ID, name):
-        return _from_hub(name)
-    raise ModelError(
-        f"no model {name}: it is no folder or GGUF file here, no hub id (owner/name), and not {DEFAULT_MODEL}"
-    )
 
 
 def load(
@@ -78,7 +37,7 @@ def load(
     `attention` names an attention function known to transformers, registered by us or its own.
     """
     config = check_folder(folder)
-    place = _device(device)
+    place = device_named(device)
     number = dtype_of(dtype, config, place)
     size = parameter_count(folder) * number.itemsize
     _check_not_distributed()
@@ -177,53 +136,7 @@ def _why_not(folder: Path, place: torch.device, error: Exception) -> str:
     starved = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
     if starved:  # torch's allocator for the CPU and a failed mmap say so only in their words
         return f"there is not enough memory on {place} for the weights in {folder}"
-    return f"the model in {folder} cannot be loaded: {_sentence(error)}"
-
-
-def _from_hub(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
-    except Exception as error:  # its client raises whatever its transport raises
-        raise ModelError(
-            f"{name} is no folder here, and not to be had from the hub: {_sentence(error)}"
-        ) from error
-
-
-def _file_from_hub(name: str, file: str) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(name, file))
-    except Exception as error:  # as above
-        raise ModelError(
-            f"{name}/{file} is no file here, and not to be had from the hub: {_sentence(error)}"
-        ) from error
-
-
-def _device(name: str) -> torch.device:
-    try:
-        place = torch.device(name)
-    except RuntimeError:
-        raise ModelError(f"no device {name}: cpu, cuda and cuda:N are known") from None
-    if place.type not in ("cpu", "cuda"):
-        raise ModelError(f"the device {name} is not supported; cpu and cuda are")
-    if place.type == "cuda" and (place.index or 0) >= torch.cuda.device_count():
-        raise ModelError(
-            f"the device {name} is not there: torch sees {torch.cuda.device_count()} CUDA devices"
-        )
-    return place
-
-
-def dtype_of(name: str, config: dict[str, Any], place: torch.device) -> torch.dtype:
-    """`auto` is float32 on a CPU, where it is fastest, and what the weights were saved as on a GPU."""
-    if name == "auto":
-        saved = config.get("dtype") or config.get("torch_dtype")
-        name = "float32" if place.type == "cpu" else str(saved or "bfloat16")
-    if name not in DTYPES:
-        raise ModelError(f"the dtype {name} is not supported; {', '.join(DTYPES)} are")
-    return DTYPES[name]
+    return f"the model in {folder} cannot be loaded: {one_line(error)}"
 
 
 def _check_not_distributed() -> None:
@@ -233,26 +146,6 @@ def _check_not_distributed() -> None:
             f"this process is one of {ranks} (WORLD_SIZE), and an engine starts its processes itself: start "
             "it without torchrun, and with --devices where a model needs several"
         )
-
-
-def check_memory(needed: int, place: torch.device) -> None:
-    free = torch.cuda.mem_get_info(place)[0] if place.type == "cuda" else available_memory()
-    if free is not None and needed > free:
-        sizes = f"the weights take {needed / GIB:.1f} GiB, {free / GIB:.1f} are free"
-        more = "; --devices shares a model among more" if place.type == "cuda" else ""
-        raise ModelError(f"there is not enough memory on {place}: {sizes}{more}")
-
-
-def available_memory(
-    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
-) -> int | None:
-    """Bytes that this process may still take, or None where the system does not say."""
-    known = []
-    with contextlib.suppress(OSError):
-        known += [int(kib) * 1024 for kib in re.findall(r"MemAvailable:\s+(\d+)", meminfo.read_text())]
-    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-        known.append(int(limit.read_text()))
-    return min(known, default=None)
 
 
 def _check_complete(folder: Path, report: dict[str, Any]) -> None:
@@ -265,8 +158,3 @@ def _check_complete(folder: Path, report: dict[str, Any]) -> None:
         raise ModelError(
             f"the weights in {folder} do not fit its config.json: {mismatched[0][0]} has another shape"
         )
-
-
-def _sentence(error: Exception) -> str:
-    """What a library said, on one line and no longer than one reads."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -20,6 +20,11 @@ class ModelError(Exception):
     """Why a model cannot be served, in one sentence."""
 
 
+def one_line(error: Exception) -> str:
+    """What a library said, no longer than one reads."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
 def expand_home(name: str) -> Path:
     try:
         return Path(name).expanduser()

@@ -26,8 +26,8 @@ from engine.forward.model_runner import ModelRunner
 from engine.forward.toy_runner import ToyRunner
 from engine.memory.host_pool import HostPool
 from engine.memory.idle_memory import IdleMemory
+from engine.model.facts import describe
 from engine.model.layer_groups import group_layers
-from engine.model.loading import describe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache

@@ -14,7 +14,9 @@ from transformers import AutoTokenizer
 
 from engine import api
 from engine.build.build import build
-from engine.model.loading import DEFAULT_MODEL, load, resolve
+from engine.model.default_model import DEFAULT_MODEL
+from engine.model.loading import load
+from engine.model.names import resolve
 from tests.fakes.engine_driver import Driver, greedy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,8 +13,9 @@ from engine.forward.attention import NAME
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
+from engine.model.default_model import DEFAULT_MODEL
+from engine.model.facts import describe
 from engine.model.layer_groups import group_layers
-from engine.model.loading import DEFAULT_MODEL, describe
 from engine.model.onednn import pack
 from engine.sampling.sampler import Sampler
 from tests.fakes.small_tokenizers import toy_vocabulary

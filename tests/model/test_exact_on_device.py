@@ -14,8 +14,8 @@ from engine.build.exactness import is_exact, trial_tokens
 from engine.forward.attention import NAME
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
+from engine.model.facts import describe
 from engine.model.layer_groups import group_layers
-from engine.model.loading import describe
 from engine.model.preflight import ModelError
 from tests.fakes.tiny_models import tiny_model
 from tests.fakes.triton_kernels import needs_triton, small_product_tiles, triton_backend

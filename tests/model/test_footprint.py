@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from engine.outline import outline_of
 from tests.fakes.tiny_models import tiny_folder
 
 KV_TOKENS = 1024
+ROOT = Path(__file__).parents[2]
 
 
 def told(options: api.EngineOptions) -> int:
@@ -81,3 +84,15 @@ def test_a_draft_model_and_each_process_count_and_what_a_gpu_holds_does_not(tmp_
     assert told(replace(options, device="cuda")) == PROCESS_BYTES + 3 * 2**29, "for what paused streams leave"
     assert told(replace(options, device="cuda", devices=2)) == 2 * PROCESS_BYTES
     assert told(api.EngineOptions(model="toy")) == PROCESS_BYTES
+
+
+def test_whoever_only_asks_compiles_nothing(tmp_path: Path) -> None:
+    """A command of the fleet's and a gateway's start wait for it."""
+    folder = tiny_folder(tmp_path, "llama")
+    asks = (
+        "import sys; from engine import api; from engine.outline import outline_of; "
+        f"assert outline_of(api.EngineOptions(model={str(folder)!r})).memory_bytes; "
+        "print(*{'numba', 'transformers.modeling_utils'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout.strip()) == ("", "")

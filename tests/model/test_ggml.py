@@ -14,8 +14,8 @@ from bench.exact import Engines, alone, differing, scripts, ways
 from engine import api, toy_model
 from engine.build.build import build
 from engine.build.products import ggml_width
+from engine.ggml.family import FAMILY
 from engine.ggml.kinds import BFLOAT16, Q8_0
-from engine.ggml.layers import FAMILY
 from engine.ggml.library import library, why_not
 from engine.ggml.loading import load
 from engine.ggml.weights import Weight, Weights, read_weights

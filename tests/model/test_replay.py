@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 import midstream
-from engine.model.loading import DEFAULT_MODEL
+from engine.model.default_model import DEFAULT_MODEL
 from midstream.record_format import Record
 from tests.server.server_process import Served
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from engine import api
 from engine.build.build import build
 from engine.model import adapter
-from engine.model.loading import ModelError, load
+from engine.model.loading import load
+from engine.model.preflight import ModelError
 from tests.fakes.adapters import ALPHA, MODULES, RANK, lora
 from tests.fakes.tiny_models import tiny_folder
 

@@ -20,9 +20,11 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from engine import toy_model
 from engine.model.default_model import DEFAULT_MODEL, GGUF_IN_WHEEL, default_folder, ensure, make
+from engine.model.facts import describe
 from engine.model.gguf_file import LAYER_NAMES, NAMES, GgufFile
 from engine.model.gguf_to_huggingface import convert
-from engine.model.loading import describe, load, resolve
+from engine.model.loading import load
+from engine.model.names import resolve
 from engine.model.preflight import GGUF_FILE, ModelError
 from tests.fakes.tiny_models import tiny_model
 

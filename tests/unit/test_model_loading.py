@@ -12,10 +12,14 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from engine.model import default_model
+from engine.model import default_model, devices
 from engine.model import loading as models
-from engine.model.loading import DEFAULT_MODEL, ModelError, available_memory, describe, load, resolve
-from engine.model.preflight import SUPPORTED, check_folder, parameter_count
+from engine.model.default_model import DEFAULT_MODEL
+from engine.model.devices import available_memory
+from engine.model.facts import describe
+from engine.model.loading import load
+from engine.model.names import resolve
+from engine.model.preflight import SUPPORTED, ModelError, check_folder, parameter_count
 from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.tiny_models import ARCHITECTURES, WINDOW, tiny_folder, tiny_model
 
@@ -234,9 +238,9 @@ def test_where_and_as_what_it_cannot_run_is_refused(folder: Path, asked: dict[st
 
 def test_weights_larger_than_the_memory_are_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = parameter_count(folder) * 4
-    monkeypatch.setattr(models, "available_memory", lambda: needed)
+    monkeypatch.setattr(devices, "available_memory", lambda: needed)
     assert load(folder).dtype is torch.float32
-    monkeypatch.setattr(models, "available_memory", lambda: needed - 1)
+    monkeypatch.setattr(devices, "available_memory", lambda: needed - 1)
     with pytest.raises(ModelError, match=r"not enough memory on cpu: the weights take \d+\.\d GiB"):
         load(folder)
 

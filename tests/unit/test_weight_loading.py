@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.model.loading import ModelError, direct_to_device, load
+from engine.model.loading import direct_to_device, load
+from engine.model.preflight import ModelError
 from tests.fakes.tiny_models import tiny_folder
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
