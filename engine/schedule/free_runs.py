@@ -7,7 +7,6 @@ byte of every 256 blocks, which is looked through at once.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator
 
 LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multiple of it
@@ -35,9 +34,9 @@ class FreeRuns:
         self._piece = piece
         ahead = len(refs) // SHARE_AHEAD
         self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
-        # Of each run its length, at its first block, and below 0 at its last. All else is 0, and so is what
-        # stands behind the last block, which is also before the first.
-        self._lengths = array("i", [0]) * (len(refs) + 1)
+        # Of each run its length, at its first block and at its last. All else is 0, and so is what stands
+        # behind the last block, which is also before the first.
+        self._lengths = [0] * (len(refs) + 1)
         # Of each but the one at the hand, how many bits its length has, at its first block; the most of each
         # neighbourhood; and of all of them, or more.
         self._bits = bytearray(len(refs))
@@ -58,7 +57,11 @@ class FreeRuns:
 
     def runs(self) -> Iterator[tuple[int, int]]:
         """Of each its first block, and the one behind its last."""
-        return ((first, first + length) for first, length in enumerate(self._lengths) if length > 0)
+        first, lengths = 0, self._lengths
+        while first < len(self._refs):
+            if length := lengths[first]:
+                yield first, first + length
+            first += length or 1
 
     def fits(self, count: int) -> bool:
         if self._hand == len(self._refs) or self._refs[self._hand]:
@@ -83,16 +86,18 @@ class FreeRuns:
         if lengths[self._hand] < count + LEAST_ROOM:
             self._jump()
         taken: list[int] = []
-        while lengths[self._hand] < count - len(taken):
+        missing = count
+        while lengths[self._hand] < missing:
             self._take_from(self._hand, count, at, taken)
             self._take_narrow(count, at, taken)
-            if len(taken) == count:
+            missing = count - len(taken)
+            if not missing:
                 return taken
             self._jump()
-        stop = self._hand + count - len(taken)
-        taken += range(self._hand, stop)
+        here = self._hand
+        taken += range(here, here + missing)
         # Whoever has outgrown its run goes on to grow.
-        self._pass(stop, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
+        self._pass(here + missing, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
         return taken
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
@@ -157,11 +162,11 @@ class FreeRuns:
     def _pass(self, first: int, least: int) -> None:
         """What the hand lies on is taken up to this block: it goes on, and leaves room; all, where there is
         none for another table."""
-        lengths, here = self._lengths, self._hand
+        lengths, here, pitch = self._lengths, self._hand, self._pitch
         end = here + lengths[here]
         self._count -= first - here
         lengths[here] = lengths[end - 1] = 0
-        at = -(-(first + least) // self._pitch) * self._pitch
+        at = (first + least + pitch - 1) // pitch * pitch
         if at + LEAST_ROOM < end:
             self._lay_hand(at, end)
         else:
@@ -172,16 +177,14 @@ class FreeRuns:
     def _lay_hand(self, first: int, end: int) -> None:
         """On a run, which is in no list."""
         self._hand = first
-        self._lengths[end - 1] = first - end
-        self._lengths[first] = end - first
+        self._lengths[first] = self._lengths[end - 1] = end - first
 
     # -- runs ------------------------------------------------------------------------------------
 
     def _list(self, first: int, end: int) -> None:
         """A run, which the hand is not at."""
         length = end - first
-        self._lengths[end - 1] = -length
-        self._lengths[first] = length
+        self._lengths[first] = self._lengths[end - 1] = length
         bits = self._bits[first] = length.bit_length()
         if bits > self._most_nearby[first // NEIGHBOURS]:
             self._most_nearby[first // NEIGHBOURS] = bits
@@ -226,7 +229,7 @@ class FreeRuns:
         lengths, hand = self._lengths, self._hand
         if first != hand and (before := lengths[first - 1]):
             lengths[first - 1] = 0
-            first -= abs(before)
+            first -= before
         if first < hand < end:  # blocks were given on both of its sides
             self._list(first, hand)
             first = hand
