@@ -1,7 +1,7 @@
 /**
  * Errors: what can go wrong, as exceptions. Knows the protocol's errors and close codes, and which are worth a retry.
  * @module
- * @import { ErrorEvent, Final } from "./protocol.js"
+ * @import { ErrorEvent, Final, Frame } from "./protocol.js"
  */
 
 import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
@@ -128,6 +128,16 @@ export function fromEvent(event) {
  */
 export function requestFinished(message, requestId) {
   return new MidstreamError(message, { code: "request_finished", status: 409, requestId });
+}
+
+/**
+ * Of a message that would end the connection, and all of its streams.
+ * @param {Frame} frame @param {number} bytes @param {number} most
+ */
+export function tooLarge(frame, bytes, most) {
+  const message = `this "${frame.type}" would be a message of ${bytes} bytes, and the server takes ${most} at most`;
+  const requestId = "request_id" in frame ? frame.request_id : null;
+  return new MidstreamError(message, { code: "too_large", status: 413, requestId });
 }
 
 /** @param {number} closeCode @param {string} reason */

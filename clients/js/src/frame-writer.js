@@ -17,3 +17,10 @@ export function writeFrame(frame) {
   // Escape by escape, since a backslash that is escaped may stand before letters that look like one.
   return text.replace(/\\(?:ud[0-9a-f]{3}|.)/g, (escape) => (escape.startsWith(SURROGATE) ? "\ufffd" : escape));
 }
+
+/** As UTF-8; counted only where it may be more than so many. @param {string} text @param {number} most */
+export function bytesBeyond(text, most) {
+  if (3 * text.length <= most) return 0;
+  const bytes = new TextEncoder().encode(text).length;
+  return bytes > most ? bytes : 0;
+}

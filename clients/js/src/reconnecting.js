@@ -7,8 +7,8 @@
  */
 
 import { Backoff, CAP_MS } from "./backoff.js";
-import { ConnectionLost, connectionClosed, reconnectFailed, silenceTimedOut } from "./errors.js";
-import { writeFrame } from "./frame-writer.js";
+import { ConnectionLost, connectionClosed, reconnectFailed, silenceTimedOut, tooLarge } from "./errors.js";
+import { bytesBeyond, writeFrame } from "./frame-writer.js";
 import { watchLiveness } from "./liveness.js";
 import { retry } from "./retry-loop.js";
 
@@ -60,9 +60,13 @@ export class Reconnecting {
     return this.#dial((ready, transport) => this.#use(ready, transport), signal);
   }
 
-  /** @param {Frame} frame */
+  /** What the server would not take, as it would end the connection, is refused here. @param {Frame} frame */
   send(frame) {
-    this.transport?.send(writeFrame(frame));
+    const text = writeFrame(frame);
+    const most = this.ready.limits.max_message_bytes;
+    const bytes = bytesBeyond(text, most);
+    if (bytes) throw tooLarge(frame, bytes, most);
+    this.transport?.send(text);
   }
 
   /** What was sent over this transport has been received: it works. */

@@ -116,7 +116,7 @@ export class Session {
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
   }
 
-  /** What JSON cannot say, as a BigInt, is refused: kept, it would fail every reconnecting. @param {PendingFrame} pending */
+  /** What JSON cannot say, as a BigInt, or no server takes is refused: kept, it would fail every reconnecting. @param {PendingFrame} pending */
   #send(pending) {
     pending.transport = this.#connection.transport;
     try {

@@ -204,6 +204,25 @@ test("half an emoji is said as what it is: no character", async () => {
   assert.equal(text.text, `${literal}\ufffd\n`);
 });
 
+test("a message that the server would not take ends neither the connection nor another stream", async (t) => {
+  const connecting = connect("http://host", { WebSocket: FakeSocket });
+  const socket = FakeSocket.last;
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  const starting = client.start({ prompt: "Hi", request_id: "r" });
+  socket.receive({ ...started(), ref: socket.sent[0].ref });
+  const stream = await starting;
+  const most = READY.limits.max_message_bytes;
+  const refused = { name: "MidstreamError", code: "too_large", message: /"(start|inject)" .* [0-9]+ bytes, .* 1000 at most/ };
+  await assert.rejects(client.start({ prompt: "x".repeat(most), request_id: "s" }), { ...refused, requestId: "s" });
+  await assert.rejects(stream.inject({ text: "\u00e9".repeat(most / 2) }), { ...refused, requestId: "r" });
+  assert.equal(socket.sent.length, 1);
+  const rest = JSON.stringify({ type: "inject", request_id: "r", text: "", ref: "" }).length;
+  stream.inject({ text: "x".repeat(most - rest - socket.sent[0].ref.length) }).catch(() => {});
+  assert.deepEqual([JSON.stringify(socket.sent[1]).length, client.state], [most, "open"], "as much as it takes is sent");
+});
+
 test("what cannot be said is refused, and no connection that comes then fails by it", async (t) => {
   const connecting = connect("http://host", { WebSocket: FakeSocket });
   const socket = FakeSocket.last;

@@ -8,6 +8,11 @@ export function fromEvent(event: ErrorEvent): MidstreamError;
  * @param {string | undefined} requestId
  */
 export function requestFinished(message: string, requestId: string | undefined): MidstreamError;
+/**
+ * Of a message that would end the connection, and all of its streams.
+ * @param {Frame} frame @param {number} bytes @param {number} most
+ */
+export function tooLarge(frame: Frame, bytes: number, most: number): MidstreamError;
 /** @param {number} closeCode @param {string} reason */
 export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
 /** No close frame came, and nothing else either. @param {number} ms */
@@ -137,3 +142,4 @@ export type LossDetails = {
 };
 import type { Final } from "./protocol.js";
 import type { ErrorEvent } from "./protocol.js";
+import type { Frame } from "./protocol.js";

@@ -4,4 +4,6 @@
  * @param {Frame} frame
  */
 export function writeFrame(frame: Frame): string;
+/** As UTF-8; counted only where it may be more than so many. @param {string} text @param {number} most */
+export function bytesBeyond(text: string, most: number): number;
 import type { Frame } from "./protocol.js";

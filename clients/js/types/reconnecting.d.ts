@@ -24,7 +24,7 @@ export class Reconnecting {
     /** @type {Transport | null} */ transport: Transport | null;
     /** @param {AbortSignal} [signal] */
     open(signal?: AbortSignal): Promise<void>;
-    /** @param {Frame} frame */
+    /** What the server would not take, as it would end the connection, is refused here. @param {Frame} frame */
     send(frame: Frame): void;
     /** What was sent over this transport has been received: it works. */
     confirm(): void;
