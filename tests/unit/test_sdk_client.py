@@ -210,6 +210,10 @@ async def test_mistakes_are_refused_before_anything_is_sent(client: midstream.Cl
         await client.start(messages=[{"content": "no role"}])
     with pytest.raises(midstream.InvalidFrame):
         await client.start(prompt="Hi", credit={"limit": -1})
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await client.start(prompt="cut \ud83d")
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await client.attach("\ud83d")
     with pytest.raises(ValueError, match="window"):
         await client.start(prompt="Hi", window=0)
     _, start = await begin(client, peer)
@@ -385,6 +389,22 @@ async def test_a_misspelt_or_impossible_change_is_not_sent(client: midstream.Cli
         await stream.adjust(top_p=2)
     with pytest.raises(midstream.InvalidFrame, match="to"):
         await stream.rewind(-1)
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await stream.inject(text="cut \ud83d")
+    with pytest.raises(midstream.InvalidFrame, match="kv"):
+        await stream.pause(kv="keep")  # type: ignore[arg-type]
+
+
+async def test_credit_that_there_is_not_is_refused_and_the_stream_goes_on(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer, window=1)
+    with pytest.raises(midstream.InvalidFrame, match="limit"):
+        stream.grant(2**31)
+    taking = asyncio.create_task(stream.next())
+    assert (await peer.receive(Grant)).limit == 1, "it does not seem granted"
+    await peer.send_tokens(start, 0, "on")
+    assert await taking == midstream.Chunk(0, 1, "on")
 
 
 async def test_steering_a_stream_that_ends_meanwhile(client: midstream.Client, peer: Peer) -> None:

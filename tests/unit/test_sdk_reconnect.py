@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -320,6 +320,35 @@ async def test_a_start_asked_for_meanwhile_waits(
     heard = [(await peer.accept_start()).request_id for _ in names]
     await asyncio.gather(*starting)
     assert heard == names
+
+
+endless: dict[str, object] = {}
+endless["properties"] = endless
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompt": "cut \ud83d"},
+        {"prompt": "Hi", "grammar": {"json_schema": endless}},
+        {"prompt": "Hi", "grammar": {"json_schema": {"const": 2**70}}},
+        {"prompt": "Hi", "grammar": {"json_schema": {"const": print}}},
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_and_fails_no_reconnecting(
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder, options: Any
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    await recorder.until("reconnecting")
+    with pytest.raises(midstream.InvalidFrame, match="`start` cannot be sent"):
+        await client.start(**options)
+    with pytest.raises(midstream.InvalidFrame, match="`inject` cannot be sent"):
+        await stream.inject(text="cut \ud83d")
+    peer = await reconnected(server, "s1")
+    await attach(peer, 0)
+    await peer.send(token(0, "a"))
+    assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 @pytest.mark.parametrize("code", ["overloaded", "too_many_streams"])
