@@ -150,6 +150,22 @@ async def test_another_version_of_the_protocol() -> None:
             await midstream.connect(server.url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://h:x", "http://h:99999", "http://[::1", "http://a..b", f"http://{'a' * 64}.b", "ftp://h", ""],
+)
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a server: expected one such as"):
+        midstream.connect(url)
+
+
+@pytest.mark.parametrize("key", ["k\n", "k\r\nX-Forwarded-For: me", "ключ"])
+def test_a_key_that_no_header_can_have(key: str) -> None:
+    with pytest.raises(ValueError, match="API key") as told:
+        midstream.connect("http://h", api_key=key)
+    assert key not in str(told.value)
+
+
 def test_an_encoding_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="'json' or 'msgpack'"):
         midstream.connect("http://h", encoding="xml")  # type: ignore[arg-type]
