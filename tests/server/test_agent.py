@@ -172,6 +172,35 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_told(client
     assert run.outcomes[0].error == "it took longer than 0.01 s"
 
 
+async def test_what_is_no_text_is_told_as_an_error(client: midstream.Client) -> None:
+    """As the name of a file that has other bytes in it."""
+
+    def weather(city: str) -> str:
+        if city == "Rome":
+            raise FileNotFoundError("caf\udce9")
+        return "caf\udce9"
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    told = [one.error or "" for one in run.outcomes]
+    assert "surrogates not allowed" in told[0]
+    assert told[1] == r"caf\udce9"
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit])
+async def test_a_tool_that_ends_itself_has_failed(
+    client: midstream.Client, ending: type[BaseException]
+) -> None:
+    async def weather(city: str) -> str:
+        raise ending
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    assert run.outcomes[0].error == f"it ended in {ending()!r}"
+
+
 async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:
     run = await client.run(Agent(tools=[weather], max_calls=2), saying(PARIS, PARIS, PARIS, "Never."))
     with pytest.raises(midstream.LimitReached, match="more than 2 calls"):

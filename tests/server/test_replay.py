@@ -33,6 +33,7 @@ from midstream.record_format import (
     Rewind,
     Start,
     Tokens,
+    ToolResult,
     encode_line,
 )
 from tests.server.server_process import PATIENCE_S, Served, environment
@@ -211,6 +212,13 @@ async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_
     assert unknown.start.fork is not None
     with pytest.raises(midstream.ReplayError, match="cannot be played"):
         await replayed(shared, unknown)
+
+
+async def test_a_result_of_a_call_that_never_was_is_told(server: Served, tmp_path: Path) -> None:
+    start, tokens = await told(server, tmp_path / "r", max_tokens=3, window=1, **WARM)
+    lines: list[Line] = [*tokens[:1], ToolResult(stream=1, index=1, call=4, content="so"), *tokens[1:]]
+    with pytest.raises(midstream.ReplayError, match="token 1 is about call 4, and 0 stand"):
+        await replayed(server, Record(start, lines))
 
 
 async def test_what_was_decoded_and_taken_back_is_compared_too(server: Served, tmp_path: Path) -> None:

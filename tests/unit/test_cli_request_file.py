@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from msgspec import UNSET
 
+from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
+from midstream.cli.http_post import HttpAnswer
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
@@ -111,6 +114,10 @@ def test_a_title_is_the_last_that_was_said() -> None:
         ),
         ('{"prompt": "a"}\n{"prompt"}', "line 2, column 10: this is not JSON: Expecting ':' delimiter"),
         ("[" * 100_000, "line 1: it is nested too deep"),
+        (
+            '{"prompt": "cut \\ud83d"}',
+            "line 1: 'utf-8' codec can't encode character '\\ud83d' in position 4: surrogates not allowed",
+        ),
         ('{"prompt": "a"}\n3', "line 2: Expected `object`, got `int`"),
         ('[{"prompt": "a"}, {"prompt": 3}]', "request 2: prompt: Expected `str | array | null`, got `int`"),
         ('{"prompt": "a", "stream": "no"}', "line 1: stream: Expected `bool`, got `str`"),
@@ -141,6 +148,11 @@ def test_what_is_wrong_is_said_in_a_sentence_that_says_where(text: str, problem:
     with pytest.raises(RequestFileError) as caught:
         parse_requests(text)
     assert str(caught.value) == problem
+
+
+def test_a_number_of_thousands_of_digits_is_none() -> None:
+    with pytest.raises(RequestFileError, match="line 2: Exceeds the limit"):
+        parse_requests('{"prompt": "a"}\n{"prompt": "a", "seed": ' + "9" * 5000 + "}")
 
 
 def test_a_parameter_misspelt_is_told_from_those_that_are() -> None:
@@ -188,6 +200,15 @@ def test_a_refusal_is_one_line_with_advice() -> None:
 def test_a_failed_answer_says_so_and_is_disarmed() -> None:
     failed = StreamFailed(final(finish_reason="error", stop_reason="out of memory\x1b[0m"))
     assert error_message(failed, URL) == "the answer ended in an error: out of memory␛[0m"
+
+
+def test_why_a_batchs_answer_ended_is_disarmed() -> None:
+    (request,) = parse_requests(BATCH_LINE)
+    assert isinstance(request, BatchRequest)
+    with ThreadPoolExecutor() as threads:
+        work = BatchWork(request, "http://h", None, threads)
+    work._answer = HttpAnswer(200, None, {"choices": [{"finish_reason": "\x1b[2Jstop"}]})
+    assert work.summary == "0 tokens · ␛[2Jstop"
 
 
 def test_the_file_in_the_documentation_is_right() -> None:

@@ -132,6 +132,13 @@ def test_a_fleet_on_many_machines_is_said_in_a_few_lines_more() -> None:
     assert header_lines(replace(listing, server=many))[8:-1] == ["  6: a#6", "  … and 13 more"]
 
 
+def test_a_servers_word_for_a_state_does_nothing_to_a_terminal() -> None:
+    strange = "\x1b[2J bg:none"
+    assert header_lines(Listing([], 0, {strange: 2}, None)) == ["0 streams: 2 ␛[2J bg:none"]
+    (_, (_, (style, state), _)) = table_rows([replace(ONE, state=strange)], ORDERS["r"], len)
+    assert (style, state) == ("", "? ␛[2J bg:none")
+
+
 def test_it_says_how_many_there_are_where_not_all_are_listed() -> None:
     assert header_lines(Listing([ONE], 4096, STATES, None))[0].endswith("; the youngest 1 of them")
 

@@ -106,6 +106,7 @@ TOKENS: dict[str, Any] = {"type": "tokens", "stream": 1, "index": 0, "text": "a"
         ([], "there is no record in it: its first line would be a `start`"),
         (['{"type"'], "line 1, column 8: this is not JSON"),
         (["[" * 99_999], "line 1: it is nested too deep"),
+        (["9" * 5000], "line 1: Exceeds the limit"),
         (['["start"]'], "line 1: Expected `object`, got `array`"),
         ([{"prompt": "a"}], "line 1: Object missing required field `type`"),
         ([start(record=2)], "line 1: it is a record of version 2; this client reads 1"),

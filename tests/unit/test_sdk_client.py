@@ -150,6 +150,22 @@ async def test_another_version_of_the_protocol() -> None:
             await midstream.connect(server.url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://h:x", "http://h:99999", "http://[::1", "http://a..b", f"http://{'a' * 64}.b", "ftp://h", ""],
+)
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a server: expected one such as"):
+        midstream.connect(url)
+
+
+@pytest.mark.parametrize("key", ["k\n", "k\r\nX-Forwarded-For: me", "ключ"])
+def test_a_key_that_no_header_can_have(key: str) -> None:
+    with pytest.raises(ValueError, match="API key") as told:
+        midstream.connect("http://h", api_key=key)
+    assert key not in str(told.value)
+
+
 def test_an_encoding_that_there_is_not() -> None:
     with pytest.raises(ValueError, match="'json' or 'msgpack'"):
         midstream.connect("http://h", encoding="xml")  # type: ignore[arg-type]
@@ -210,6 +226,10 @@ async def test_mistakes_are_refused_before_anything_is_sent(client: midstream.Cl
         await client.start(messages=[{"content": "no role"}])
     with pytest.raises(midstream.InvalidFrame):
         await client.start(prompt="Hi", credit={"limit": -1})
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await client.start(prompt="cut \ud83d")
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await client.attach("\ud83d")
     with pytest.raises(ValueError, match="window"):
         await client.start(prompt="Hi", window=0)
     _, start = await begin(client, peer)
@@ -385,6 +405,22 @@ async def test_a_misspelt_or_impossible_change_is_not_sent(client: midstream.Cli
         await stream.adjust(top_p=2)
     with pytest.raises(midstream.InvalidFrame, match="to"):
         await stream.rewind(-1)
+    with pytest.raises(midstream.InvalidFrame, match="surrogates"):
+        await stream.inject(text="cut \ud83d")
+    with pytest.raises(midstream.InvalidFrame, match="kv"):
+        await stream.pause(kv="keep")  # type: ignore[arg-type]
+
+
+async def test_credit_that_there_is_not_is_refused_and_the_stream_goes_on(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer, window=1)
+    with pytest.raises(midstream.InvalidFrame, match="limit"):
+        stream.grant(2**31)
+    taking = asyncio.create_task(stream.next())
+    assert (await peer.receive(Grant)).limit == 1, "it does not seem granted"
+    await peer.send_tokens(start, 0, "on")
+    assert await taking == midstream.Chunk(0, 1, "on")
 
 
 async def test_steering_a_stream_that_ends_meanwhile(client: midstream.Client, peer: Peer) -> None:

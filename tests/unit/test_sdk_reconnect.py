@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -320,6 +321,35 @@ async def test_a_start_asked_for_meanwhile_waits(
     heard = [(await peer.accept_start()).request_id for _ in names]
     await asyncio.gather(*starting)
     assert heard == names
+
+
+endless: dict[str, object] = {}
+endless["properties"] = endless
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompt": "cut \ud83d"},
+        {"prompt": "Hi", "grammar": {"json_schema": endless}},
+        {"prompt": "Hi", "grammar": {"json_schema": {"const": 2**70}}},
+        {"prompt": "Hi", "grammar": {"json_schema": {"const": print}}},
+    ],
+)
+async def test_what_cannot_be_sent_is_refused_and_fails_no_reconnecting(
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder, options: Any
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    await recorder.until("reconnecting")
+    with pytest.raises(midstream.InvalidFrame, match="`start` cannot be sent"):
+        await client.start(**options)
+    with pytest.raises(midstream.InvalidFrame, match="`inject` cannot be sent"):
+        await stream.inject(text="cut \ud83d")
+    peer = await reconnected(server, "s1")
+    await attach(peer, 0)
+    await peer.send(token(0, "a"))
+    assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 @pytest.mark.parametrize("code", ["overloaded", "too_many_streams"])
@@ -671,9 +701,13 @@ async def test_another_protocol_behind_the_address(server: FakeServer) -> None:
             await stream.next()
 
 
-def test_time_for_trying_is_not_negative() -> None:
-    with pytest.raises(ValueError, match="reconnect_s"):
-        midstream.connect("http://h", reconnect_s=-1)
+@pytest.mark.parametrize("times", [{"reconnect_s": -1}, {"silence_s": 0}])
+@pytest.mark.parametrize("number", [None, math.nan])
+def test_times_are_checked(times: dict[str, float], number: float | None) -> None:
+    (name,) = times
+    wrong: Any = times if number is None else {name: number}
+    with pytest.raises(ValueError, match=name):
+        midstream.connect("http://h", **wrong)
 
 
 async def test_a_silent_server_is_lost() -> None:
@@ -707,9 +741,13 @@ async def test_a_stream_waits_for_its_client_as_long_as_that_tries(server: FakeS
     assert asked == [("pause", 12300), ("continue", None), ("pause", 5)]
 
 
-async def test_it_waits_no_longer_than_the_server_lets_any_stream_wait() -> None:
+@pytest.mark.parametrize("reconnect_s", [60, math.inf])
+async def test_it_waits_no_longer_than_the_server_lets_any_stream_wait(reconnect_s: float) -> None:
     ready = replace(READY, limits={"max_grace_ms": 2000})
-    async with FakeServer(first_event=ready) as server, midstream.connect(server.url) as client:
+    async with (
+        FakeServer(first_event=ready) as server,
+        midstream.connect(server.url, reconnect_s=reconnect_s) as client,
+    ):
         peer = await server.peer()
         default = asyncio.create_task(client.start(prompt="Hi"))
         graced = asyncio.create_task(client.start(prompt="Hi", grace_ms=3000))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -196,3 +197,79 @@ def test_an_interrupt_as_soon_as_work_is_handed_over_ends_the_work(monkeypatch: 
         thread.run(work())
     assert ended.wait(60)
     thread.stop()
+
+
+async def test_what_is_asked_of_a_closed_client_is_refused_as_of_a_lost_one(url: str) -> None:
+    def script() -> None:
+        with sync.connect(url) as client:
+            stream = client.start(prompt="Hi", window=1)
+        for ask in (client.ping, stream.next, stream.cancel, lambda: list(stream)):
+            with pytest.raises(midstream.ConnectionLost, match="the client was closed"):
+                ask()
+
+    await asyncio.to_thread(script)
+
+
+def test_what_is_handed_over_beside_the_end_does_not_wait_for_ever() -> None:
+    """It stands in the loop's queue when that is stopped."""
+    thread, never = sync.LoopThread(), asyncio.Event().wait
+    busy, handed_over = threading.Event(), threading.Event()
+    hand_over = thread._loop.call_soon_threadsafe
+
+    def noted(*work: Any) -> None:
+        hand_over(*work)
+        handed_over.set()
+
+    hand_over(busy.wait)
+    thread._loop.call_soon_threadsafe = noted  # type: ignore[method-assign, assignment]
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(lambda: thread.run(never()))
+        assert handed_over.wait(60)
+        handed_over.clear()
+        stopping = pool.submit(thread.stop)
+        assert handed_over.wait(60)
+        busy.set()
+        stopping.result(60)
+        with pytest.raises(midstream.ConnectionLost, match="the client was closed"):
+            waiting.result(60)
+
+
+async def test_waiting_in_the_clients_own_thread_is_refused(url: str) -> None:
+    refused: list[str] = []
+    told = threading.Event()
+
+    def script() -> None:
+        def on_state(_: str) -> None:
+            try:
+                client.ping()
+            except RuntimeError as error:
+                refused.append(str(error))
+            told.set()
+
+        client = sync.connect(url, on_state=on_state)
+        client._thread.run(client._client.close())
+        assert told.wait(60)
+        client.close()
+
+    await asyncio.to_thread(script)
+    assert refused == ["this would wait for itself: what runs in the client's thread must not wait"]
+
+
+async def test_a_fork_of_the_process_is_told_that_it_has_no_client(url: str) -> None:
+    code = """
+import os, sys, midstream.sync
+client = midstream.sync.connect(sys.argv[1])
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+try:
+    client.ping()
+except midstream.ConnectionLost as lost:
+    os._exit("fork" not in str(lost))
+"""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-W", "ignore", "-c", code, url)
+    try:
+        async with asyncio.timeout(60):
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()

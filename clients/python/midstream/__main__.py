@@ -11,6 +11,9 @@ from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points, version
 
+from midstream.cli.standard_streams import prepare_standard_streams
+
+INTERRUPTED = 130  # the exit status of a program that Ctrl-C has ended
 SERVER_COMMANDS = "midstream.commands"  # the group of entry points in which the server names its subcommands
 NO_SERVER = (
     "midstream: the server is not installed here; in a clone of Midstream, install it with: "
@@ -49,13 +52,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="see above",
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
+    prepare_standard_streams()
     chosen = parser.parse_args(argv)
     commands = {"chat": chat, "run": run, "replay": replay, "top": top, "models": models}
     command = commands.get(chosen.command) or server_command(chosen.command)
     if command is None:
         print(NO_SERVER, file=sys.stderr)
         return 1
-    return command(chosen.arguments)
+    try:
+        return command(chosen.arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def server_command(name: str) -> Callable[[Sequence[str]], int] | None:

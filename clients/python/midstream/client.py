@@ -139,7 +139,7 @@ class Client:
             start.on_disconnect = "pause"
             if start.grace_ms is None:
                 limit_ms = self.ready.limits.get("max_grace_ms", MAX_MILLISECONDS)
-                start.grace_ms = min(math.ceil(self._reconnect_s * 1000), limit_ms)
+                start.grace_ms = math.ceil(min(self._reconnect_s * 1000, limit_ms))  # which may be for ever
         return start
 
     async def attach(
@@ -303,8 +303,10 @@ class connect:  # noqa: N801 - used as the verb that it is
         on_state: Callable[[ClientState], object] | None = None,
         ssl: SSLContext | None = None,
     ) -> None:
-        if reconnect_s < 0:
+        if not reconnect_s >= 0:  # as what is no number is not
             raise ValueError(f"reconnect_s must be 0 or more, not {reconnect_s}")
+        if silence_s is not None and not silence_s > 0:
+            raise ValueError(f"silence_s must be more than 0, or None for no limit, not {silence_s}")
         self._reconnect_s = reconnect_s
         self._on_state = on_state
         self._dialer = Dialer(

@@ -31,6 +31,12 @@ MAX_EVENT_BYTES = 64 * 2**20
 _ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
 
 
+def check_key(key: str | None) -> None:
+    """Raises ValueError where it cannot stand in a header: one that was read from a file may end its line."""
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise ValueError("this API key has a line break, or a character that is not ASCII: no key has one")
+
+
 class Dialer:
     """Addresses of servers any of which will do, and how to connect to them."""
 
@@ -46,6 +52,7 @@ class Dialer:
     ) -> None:
         if encoding not in ("json", "msgpack"):
             raise ValueError(f"encoding must be 'json' or 'msgpack', not {encoding!r}")
+        check_key(api_key)
         self._urls = websocket_urls(url)
         self._next = random.randrange(len(self._urls))  # clients begin anywhere, and so divide
         self._timeout_s = open_timeout

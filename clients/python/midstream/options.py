@@ -23,6 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 DEFAULT_WINDOW = 64
 MessageLike = Message | Mapping[str, Any]
+_ENCODERS = (msgspec.json.Encoder(), msgspec.msgpack.Encoder())
 
 
 class GrammarOptions(TypedDict, total=False):
@@ -120,8 +121,18 @@ CreditLike = Literal["auto"] | CreditOptions | Credit
 
 
 def frame(kind: type[F], **fields: object) -> F:
-    """A frame of the protocol from plain values. None stands for a field left out."""
-    return _convert({name: value for name, value in fields.items() if value is not None}, kind)
+    """A frame of the protocol from plain values. None stands for a field left out.
+
+    What no encoding can say (half of a surrogate pair, what is nested without end) is refused: kept until its
+    answer, it would fail every reconnecting.
+    """
+    made = _convert({name: value for name, value in fields.items() if value is not None}, kind)
+    try:
+        for encoder in _ENCODERS:
+            encoder.encode(made)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise from_code("invalid_frame", f"this `{kind.__name__.lower()}` cannot be sent: {error}") from None
+    return made
 
 
 def start_frame(options: StartOptions) -> Start:

@@ -205,6 +205,8 @@ def _line(text: str, place: str) -> Line:
         raise RecordError(f"{place}, column {error.colno}: this is not JSON: {error.msg}") from None
     except RecursionError:
         raise RecordError(f"{place}: it is nested too deep") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise RecordError(f"{place}: {error}") from None
     _check_version(fields, place)
     try:
         return _decode_line(text)  # type: ignore[no-any-return]

@@ -37,6 +37,7 @@ from midstream.record_format import (
 
 if TYPE_CHECKING:
     from midstream.client import Client
+    from midstream.spans import Call
     from midstream.stream import Stream
     from midstream.stream_core import Chunk
 
@@ -338,14 +339,22 @@ class _Player:
             case Inject(text=text, messages=messages, tokens=tokens, grammar=grammar):
                 return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
             case ToolResult(content=content, error=error):
-                return await stream.tool_result(stream.calls[control.call], content, error=error)
+                return await stream.tool_result(self._call(control), content, error=error)
             case Amend(arguments=arguments, partial=partial):
-                return await stream.amend(stream.calls[control.call], arguments, partial=partial)
+                return await stream.amend(self._call(control), arguments, partial=partial)
             case Rewind(index=index):
                 self._floor = index
                 if index < self._granted:
                     await self._hold()
                 return await self._rewind(index)
+
+    def _call(self, control: ToolResult | Amend) -> Call:
+        calls = self._stream.calls
+        if control.call >= len(calls):
+            raise ReplayError(
+                f"what is said at token {control.index} is about call {control.call}, and {len(calls)} stand"
+            )
+        return calls[control.call]
 
     async def _resume(self) -> int:
         """Where it would run on at once, it is still held until it is to go on."""

@@ -237,8 +237,9 @@ class Stream:
         With window=1 the stream then stands at exactly that index, until a chunk behind it is asked for. What
         was granted cannot be taken back.
         """
+        granted = frame(Grant, request_id=self.request_id, limit=limit)
         self._core.grant(limit)
-        self.channel.send(Grant(request_id=self.request_id, limit=limit))
+        self.channel.send(granted)
 
     def _check_end(self) -> None:
         self.channel.check()
@@ -253,7 +254,7 @@ class Stream:
 
     async def pause(self, *, kv: Literal["hold", "release"] = "hold") -> int:
         """Stop decoding. With kv="release" its memory is given up at once, to be rebuilt on `resume`."""
-        return (await self.channel.request(Pause(request_id=self.request_id, kv=kv), Paused)).index
+        return (await self.channel.request(frame(Pause, request_id=self.request_id, kv=kv), Paused)).index
 
     async def resume(self) -> int:
         """Go on after a pause."""

@@ -16,6 +16,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from ssl import SSLContext
 from types import TracebackType
@@ -25,6 +26,7 @@ from midstream import agent, client, stream
 from midstream.agent import Agent
 from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
+from midstream.errors import ConnectionLost
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
 from midstream.protocol import Event, Final, Message, Params, PauseReason, Ready, StreamEvent
 from midstream.reconnecting import ClientState
@@ -45,18 +47,34 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._waiting: set[Future[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="midstream", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         outcome = Future[T]()
+        self._waiting.add(outcome)
         try:
             # Ctrl-C may come as soon as this is handed over, and must not leave it waiting there.
-            self._loop.call_soon_threadsafe(self._start, work, outcome)
+            self._hand_over(work, outcome)
             return outcome.result()
         except BaseException:
             outcome.cancel()
             raise
+        finally:
+            self._waiting.discard(outcome)
+
+    def _hand_over(self, work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
+        """Where nobody would ever do it, that is said."""
+        why: Exception = _gone()
+        if threading.current_thread() is self._thread:
+            why = RuntimeError("this would wait for itself: what runs in the client's thread must not wait")
+        elif self._thread.is_alive():
+            with suppress(RuntimeError):  # it has just been stopped
+                self._loop.call_soon_threadsafe(self._start, work, outcome)
+                return
+        work.close()
+        raise why
 
     def _start(self, work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
         task = self._loop.create_task(_deliver(work, outcome))
@@ -65,9 +83,27 @@ class LoopThread:
         )
 
     def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._end()))
         self._thread.join()
         self._loop.close()
+        for outcome in list(self._waiting):  # of what was handed over since
+            if not outcome.done() and outcome.set_running_or_notify_cancel():
+                outcome.set_exception(_gone())
+
+    async def _end(self) -> None:
+        """What others have handed over meanwhile begins, and is ended."""
+        await asyncio.sleep(0)
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        self._loop.stop()
+
+
+def _gone() -> ConnectionLost:
+    """Each who waits is given one of his own."""
+    message = "the client was closed, or belongs to the process of which this is a fork"
+    return ConnectionLost(message, code=None, retryable=False)
 
 
 async def _deliver(work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
@@ -75,8 +111,10 @@ async def _deliver(work: Coroutine[Any, Any, T], outcome: Future[T]) -> None:
     try:
         result = await work
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        task = asyncio.current_task()
+        stopped = task is not None and task.cancelling()
         if outcome.set_running_or_notify_cancel():
-            outcome.set_exception(error)
+            outcome.set_exception(_gone() if stopped else error)
     else:
         if outcome.set_running_or_notify_cancel():
             outcome.set_result(result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from midstream.daemon_thread import in_thread
 from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
+from midstream.options import frame
 from midstream.protocol import Amend, Approve, Approved, Event, Injected, Message, Rewound, Tool, ToolResult
 from midstream.schemas import from_json, result_text, to_json
 from midstream.spans import Call
@@ -186,7 +187,7 @@ class ToolTasks:
             return True
         waits = inspect.iscoroutinefunction(approve)
         verdict = approve(call) if waits else await in_thread(partial(approve, call))
-        return await verdict if inspect.isawaitable(verdict) else verdict
+        return await _own(verdict) if inspect.isawaitable(verdict) else verdict
 
     async def _judge(self, work: _Work, verdict: Any) -> None:
         request_id, call = self._channel.request_id, work.call
@@ -234,7 +235,7 @@ class ToolTasks:
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             late = f"it took longer than {self._agent.tool_timeout_s} s"
             why = late if timeout.expired() else str(error) or type(error).__name__
-            return ToolOutcome(call=call, error=why)
+            return ToolOutcome(call=call, error=_sayable(why))
 
     async def _run(self, call: Call) -> Any:
         """In a thread, unless it is known to wait: a slow function does not hold up the connection."""
@@ -242,7 +243,7 @@ class ToolTasks:
         tool = next((one for one in self._functions if tool_name(one) == call.name), None)
         function = tool.function if isinstance(tool, JsonTool) else tool
         result = run() if inspect.iscoroutinefunction(function) else await in_thread(run)
-        return await result if inspect.isawaitable(result) else result
+        return await _own(result) if inspect.isawaitable(result) else result
 
     async def _settle(self, work: _Work, outcome: ToolOutcome) -> None:
         work.outcome = outcome
@@ -255,14 +256,11 @@ class ToolTasks:
         outcome = work.outcome
         assert outcome is not None, "it is told once there is one"
         while not self._channel.ended:
-            frame = ToolResult(
-                request_id=self._channel.request_id,
-                call_id=work.call.call_id,
-                content=outcome.content,
-                error=outcome.error,
-            )
+            request_id, call_id = self._channel.request_id, work.call.call_id
+            told = {"content": outcome.content, "error": outcome.error}
             try:
-                await self._channel.request(frame, Injected)
+                result = frame(ToolResult, request_id=request_id, call_id=call_id, **told)
+                await self._channel.request(result, Injected)
             except (RequestFinished, InvalidParams):
                 return
             except ConnectionLost:
@@ -276,6 +274,23 @@ class ToolTasks:
                 )
             else:
                 return
+
+
+async def _own(awaited: Awaitable[Any]) -> Any:
+    """What somebody's function comes to. Where it ends itself, as by waiting for a task that was cancelled,
+    that is an error as in a thread, and does not end whoever called it."""
+    try:
+        return await awaited
+    except (asyncio.CancelledError, SystemExit) as ended:
+        caller = asyncio.current_task()
+        if isinstance(ended, asyncio.CancelledError) and caller is not None and caller.cancelling():
+            raise  # it is the caller who is to end
+        raise RuntimeError(f"it ended in {ended!r}") from ended
+
+
+def _sayable(error: str) -> str:
+    """As Python prints it: the name of a file may have bytes in it that are no text."""
+    return error.encode(errors="backslashreplace").decode()
 
 
 def _runs(work: _Work) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 PATH = "/v1/realtime"
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
@@ -12,12 +12,22 @@ _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 def websocket_url(url: str) -> str:
     """`host:8000`, `http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the
     WebSocket's own URL."""
-    parts = urlsplit(url if "://" in url else f"http://{url}")
-    scheme = _SCHEMES.get(parts.scheme)
-    if scheme is None or not parts.hostname:
+    parts = _parts(url if "://" in url else f"http://{url}")
+    scheme = None if parts is None else _SCHEMES.get(parts.scheme)
+    if parts is None or scheme is None:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
+
+
+def _parts(url: str) -> SplitResult | None:
+    """None where its host, or its port, is none."""
+    try:
+        parts = urlsplit(url)
+        known = parts.port != 0 and (parts.hostname or "").encode("idna")
+    except ValueError:
+        return None
+    return parts if known else None
 
 
 def websocket_urls(url: str | Sequence[str]) -> list[str]:

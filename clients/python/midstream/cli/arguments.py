@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 
+from midstream.dial import check_key
 from midstream.options import ParamOptions
 from midstream.protocol import MAX_INDEX, Grammar, Params
 from midstream.url import websocket_url
@@ -68,7 +69,12 @@ def sampling(arguments: Namespace) -> ParamOptions:
 
 def api_key() -> str | None:
     """From the environment: on a command line anybody on the machine could read it."""
-    return os.environ.get(KEY_VARIABLE) or None
+    key = os.environ.get(KEY_VARIABLE) or None
+    try:
+        check_key(key)
+    except ValueError as error:
+        raise SystemExit(f"midstream: {KEY_VARIABLE}: {error}") from None
+    return key
 
 
 def _url(text: str) -> str:

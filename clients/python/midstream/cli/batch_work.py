@@ -14,6 +14,7 @@ from midstream.cli.answer_view import AnswerView
 from midstream.cli.http_post import HttpAnswer, post
 from midstream.cli.jobs import JobError
 from midstream.cli.request_file import BatchRequest
+from midstream.cli.sanitize import sanitize
 from midstream.client import Client
 from midstream.errors import BY_CODE, RequestError
 from midstream.protocol import ERRORS, Message
@@ -100,7 +101,7 @@ class BatchWork:
         if self._answer is None:
             return None
         body = _body(self._answer)
-        reasons = [choice.finish_reason or "" for choice in body.choices]
+        reasons = [sanitize(choice.finish_reason or "") for choice in body.choices]
         return " · ".join([f"{body.usage.completion_tokens} tokens", *reasons])
 
     def result(self, number: int, error: JobError | None) -> BatchResult:

@@ -10,8 +10,6 @@ from midstream.cli.error_messages import error_message
 from midstream.cli.sanitize import sanitize
 from midstream.errors import MidstreamError
 
-INTERRUPTED = 130
-
 
 def exit_status(
     work: Callable[[], int], *, file: str, wrong_file: type[Exception], url: str, trouble: int
@@ -25,11 +23,9 @@ def exit_status(
     except wrong_file as error:
         message = f"{'standard input' if file == '-' else file}: {error}"
     except OSError as error:
-        message = f"{error.filename}: {error.strerror}"
+        message = f"{error.filename or 'standard output'}: {error.strerror}"
     except MidstreamError as error:
         message = error_message(error, url)
-    except KeyboardInterrupt:
-        return INTERRUPTED
     print(f"midstream: {sanitize(message)}", file=sys.stderr)  # it may quote the file
     return trouble
 

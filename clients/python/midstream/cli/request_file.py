@@ -8,6 +8,7 @@ batch files. `docs/cli.md` says the same for people.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -97,9 +98,9 @@ def parse_requests(text: str, grammar: Grammar | None = None) -> list[AnyRequest
     if not requests:
         raise RequestFileError("there are no requests in it")
     for kind, name in ((Request, "request_id"), (BatchRequest, "custom_id")):
-        names = [getattr(request, name) for request in requests if isinstance(request, kind)]
-        for one in names:
-            if one is not None and names.count(one) > 1:
+        names = Counter(getattr(request, name) for request in requests if isinstance(request, kind))
+        for one, times in names.items():
+            if one is not None and times > 1:
                 raise RequestFileError(f"the {name} {one!r} is there twice: each must be another")
     return requests
 
@@ -119,9 +120,15 @@ def _json(text: str, first_line: int) -> Any:
         raise RequestFileError(f"line {line}, column {error.colno}: this is not JSON: {error.msg}") from None
     except RecursionError:
         raise RequestFileError(f"line {first_line}: it is nested too deep") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise RequestFileError(f"line {first_line}: {error}") from None
 
 
 def _request(value: Any, place: str, grammar: Grammar | None) -> AnyRequest:
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, which JSON may name
+        raise RequestFileError(f"{place}: {error}") from None
     if isinstance(value, dict) and "custom_id" in value:
         if grammar is not None:
             raise RequestFileError(

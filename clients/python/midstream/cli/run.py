@@ -91,7 +91,11 @@ def _results(file: str | None) -> Iterator[Record]:
     with Path(file).open("wb", buffering=0) as output:
 
         def record(job: Job) -> None:
-            output.write(job.line())
+            try:
+                output.write(job.line())
+            except OSError as error:
+                error.filename = file
+                raise
 
         yield record
 

@@ -37,7 +37,7 @@ _NAMES = ("request", "tenant", "state")
 
 def header_lines(listing: Listing) -> list[str]:
     """The lines above the table, about all streams and the server."""
-    counts = ", ".join(f"{count} {state}" for state, count in listing.states.items())
+    counts = ", ".join(f"{count} {sanitize(state)}" for state, count in listing.states.items())
     shown = f"; the youngest {len(listing.streams)} of them" if listing.total > len(listing.streams) else ""
     streams = f"{listing.total} {'stream' if listing.total == 1 else 'streams'}: {counts}{shown}"
     if listing.server is None:
@@ -79,7 +79,7 @@ def table_rows(streams: list[Listed], order: Order, width_of: Callable[[str], in
     return [
         [("columns", "".join(text for _, text in columns))],
         *(
-            row(one.state, names, figures, sanitize(one.route))
+            row(one.state if one.state in _SYMBOLS else "", names, figures, sanitize(one.route))
             for one, names, figures in zip(ordered, named, numbers, strict=True)
         ),
     ]
