@@ -323,6 +323,35 @@ async def test_a_start_asked_for_meanwhile_waits(
     assert heard == names
 
 
+async def test_a_message_that_the_server_would_not_take_fails_alone() -> None:
+    limits, states = {"max_message_bytes": 1000}, StateRecorder()
+    large = 1000 * "x"
+    async with (
+        FakeServer(first_event=replace(READY, limits=limits)) as server,
+        midstream.connect(server.url, on_state=states) as client,
+    ):
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        with pytest.raises(
+            midstream.TooLarge, match=r"of 1\d\d\d bytes, and the server takes 1000 at"
+        ) as why:
+            await client.start(prompt=large, request_id="large")
+        assert why.value.request_id == "large"
+        with pytest.raises(midstream.TooLarge):
+            await stream.inject(text=large)
+        await peer.send(token(0, "a"))
+        assert await stream.next() == midstream.Chunk(0, 1, "a")
+        cut(peer)
+        await states.until("reconnecting")
+        waiting = [stream.inject(text=large), client.start(prompt=large)]
+        refusals = asyncio.gather(*waiting, return_exceptions=True)
+        peer = await reconnected(server, "s1")
+        await attach(peer, 1)
+        assert [type(refusal) for refusal in await refusals] == [midstream.TooLarge] * 2
+        await peer.send(token(1, "b"))
+        assert await stream.next() == midstream.Chunk(1, 1, "b")
+
+
 endless: dict[str, object] = {}
 endless["properties"] = endless
 

@@ -9,6 +9,7 @@ memory. What an event means, and whether another connection follows this one, is
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from midstream.errors import (
     ConnectionLost,
     ProtocolError,
     connection_closed,
+    from_code,
     from_event,
 )
 from midstream.protocol import MSGPACK_SUBPROTOCOL, VERSION, Error, Frame, Ready, ServerEvent
@@ -52,8 +54,13 @@ class Connection:
         self.ready = first
 
     def send(self, frame: Frame) -> None:
-        """Queue a frame."""
-        self._send_queue.put_nowait(self._encode(frame))
+        """Queue a frame. Raises TooLarge for one that the server would end the connection for."""
+        data = self._encode(frame)
+        most = self.ready.limits.get("max_message_bytes", math.inf)
+        if len(data) > most:
+            message = f"it would be a message of {len(data)} bytes, and the server takes {most} at most"
+            raise from_code("too_large", message, getattr(frame, "request_id", None))
+        self._send_queue.put_nowait(data)
 
     def close(self, code: int | None = None) -> None:
         """Send what is queued, then close."""

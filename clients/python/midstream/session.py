@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 
 from midstream.backoff import Backoff
 from midstream.connection import Connection
-from midstream.errors import MidstreamError, from_code, from_event, not_the_same, stream_lost
+from midstream.errors import MidstreamError, TooLarge, from_code, from_event, not_the_same, stream_lost
 from midstream.pending_frames import PendingFrame, idempotent, unknown_outcome
 from midstream.protocol import (
     Attach,
@@ -105,7 +105,22 @@ class Session:
     def _send_pending(self, pending: PendingFrame) -> None:
         if self._connection is not None:
             pending.sent_on = self._connection
-            self._connection.send(pending.frame)
+            self._say(self._connection, pending.frame)
+
+    def _say(self, connection: Connection, frame: Frame) -> None:
+        """What the server would not take fails alone, as if the server had said so."""
+        try:
+            connection.send(frame)
+        except TooLarge as why:
+            said = Error(
+                status=why.status,
+                code=why.code,
+                message=why.message,
+                retryable=False,
+                request_id=why.request_id,
+                ref=frame.ref,
+            )
+            self.loop.call_soon(self._receive_error, said)
 
     def _is_attaching(self, request_id: str | None) -> bool:
         """Whether the stream is not attached to this connection yet: frames for it wait until it is."""
@@ -160,7 +175,7 @@ class Session:
         if self._connection is not None:
             frame = self._attach_frame(channel)
             channel.attach_ref, channel.answers_lost = frame.ref, False
-            self._connection.send(frame)
+            self._say(self._connection, frame)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:
         """The frame that attaches the stream to the connection. To start twice is to start once."""
@@ -290,7 +305,7 @@ class Session:
         if start is None or self._connection is None:
             return False
         channel.attach_ref = start.ref = self._next_ref()
-        self._connection.send(start)
+        self._say(self._connection, start)
         return True
 
     def _receive_restarted(self, channel: Channel, event: StreamEvent) -> None:
@@ -308,7 +323,7 @@ class Session:
             self._connection.send(Pause(request_id=channel.request_id))
         for result in channel.past.waiting:
             channel.core.told.sent(result)
-            self._connection.send(result)
+            self._say(self._connection, result)
         channel.answers_lost = False
         self._resend(channel, ())
 
