@@ -436,6 +436,23 @@ async def _refuse_all(peer: Peer) -> None:
                 await peer.send(Pong(ref=ping.ref))
 
 
+@pytest.mark.parametrize("how", ["start", "attach"])
+async def test_what_was_given_up_before_it_was_said_touches_no_stream_of_its_name(
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder, how: str
+) -> None:
+    cut(peer)
+    await recorder.until("reconnecting")
+    asked = client.attach("r") if how == "attach" else client.start(prompt="Hi", request_id="r")
+    asking = asyncio.create_task(asked)
+    await asyncio.sleep(0)  # it has begun
+    asking.cancel()
+    await asyncio.wait([asking])
+    peer = await reconnected(server, "s1")
+    await pong(peer)  # nothing stood before it
+    begun = await begin(client, peer)
+    assert begun.state == "running", "the name is free, too"
+
+
 async def test_a_start_given_up_meanwhile_is_cancelled(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
