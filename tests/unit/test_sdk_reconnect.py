@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -434,6 +436,20 @@ async def _refuse_all(peer: Peer) -> None:
                 await peer.send(error("overloaded", start.request_id, start.ref))
             case Ping() as ping:
                 await peer.send(Pong(ref=ping.ref))
+
+
+async def test_a_time_beyond_all_bounds_makes_no_sense(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    refusal = json.loads(msgspec.json.encode(error("overloaded", "r", frame.ref)))
+    await peer.socket.send(json.dumps(refusal | {"retry_after_ms": 10**400}))
+    with pytest.raises(midstream.ConnectionLost, match="an event that makes no sense") as caught:
+        await stream.next()
+    assert (caught.value.code, caught.value.retryable) == (1002, False)
 
 
 @pytest.mark.parametrize("how", ["start", "attach"])
