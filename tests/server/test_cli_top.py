@@ -220,3 +220,24 @@ async def test_what_is_no_midstream_is_said_to_be_none(
     assert (said.returncode, said.stdout) == (1, "")
     assert words in said.stderr
     assert len(said.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body"),
+    [
+        (200, {}, b'{"streams": [{"request_id": "\xff"}]}'),
+        (200, {}, b'{"more": ' + b"[" * 100_000),
+        (200, {"Content-Length": "100"}, b"{}"),
+        (500, {"Content-Length": "100"}, b"{}"),
+        (500, {}, b'{"more": ' + b"[" * 100_000),
+    ],
+    ids=["no text", "endless", "cut", "a refusal that is cut", "a refusal that is endless"],
+)
+async def test_an_answer_that_makes_no_sense_is_one_sentence(
+    other_server: OtherServer, status: int, headers: dict[str, str], body: bytes
+) -> None:
+    other_server.answer = (status, headers, body)
+    said = await piped(other_server.url)
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.startswith("midstream: ")
+    assert said.stderr.count("\n") == 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -463,6 +465,37 @@ async def _refuse_all(peer: Peer) -> None:
                 await peer.send(error("overloaded", start.request_id, start.ref))
             case Ping() as ping:
                 await peer.send(Pong(ref=ping.ref))
+
+
+async def test_a_time_beyond_all_bounds_makes_no_sense(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    refusal = json.loads(msgspec.json.encode(error("overloaded", "r", frame.ref)))
+    await peer.socket.send(json.dumps(refusal | {"retry_after_ms": 10**400}))
+    with pytest.raises(midstream.ConnectionLost, match="an event that makes no sense") as caught:
+        await stream.next()
+    assert (caught.value.code, caught.value.retryable) == (1002, False)
+
+
+@pytest.mark.parametrize("how", ["start", "attach"])
+async def test_what_was_given_up_before_it_was_said_touches_no_stream_of_its_name(
+    server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder, how: str
+) -> None:
+    cut(peer)
+    await recorder.until("reconnecting")
+    asked = client.attach("r") if how == "attach" else client.start(prompt="Hi", request_id="r")
+    asking = asyncio.create_task(asked)
+    await asyncio.sleep(0)  # it has begun
+    asking.cancel()
+    await asyncio.wait([asking])
+    peer = await reconnected(server, "s1")
+    await pong(peer)  # nothing stood before it
+    begun = await begin(client, peer)
+    assert begun.state == "running", "the name is free, too"
 
 
 async def test_a_start_given_up_meanwhile_is_cancelled(

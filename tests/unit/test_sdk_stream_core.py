@@ -261,8 +261,15 @@ def test_a_replayed_event_is_passed_over() -> None:
         Token(request_id="r", index=1, count=1, delta="b"),
         Rewound(request_id="r", seq=1, index=2, text_length=0),
         Rewound(request_id="r", seq=1, index=0, text_length=2),
+        Token(request_id="r", seq=1, index=1, count=-1, delta="b"),
+        Rewound(request_id="r", seq=1, index=-1, text_length=0),
+        Rewound(request_id="r", seq=1, index=1, text_length=-1),
+        snapshot(2, -1, "b"),
     ],
-    ids=["seq missing", "token missing", "no seq", "index not reached", "text not reached"],
+    ids=[
+        *("seq missing", "token missing", "no seq", "index not reached", "text not reached"),
+        *("less than no token", "before the first", "before the text", "all of it before the first"),
+    ],
 )
 def test_an_event_that_cannot_come_here_changes_nothing(event: StreamEvent) -> None:
     core = StreamCore()

@@ -9,6 +9,7 @@ memory. What an event means, and whether another connection follows this one, is
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +21,15 @@ from websockets.exceptions import ConnectionClosed
 from midstream.errors import (
     ABNORMAL_CLOSURE,
     ConnectionLost,
+    MidstreamError,
     ProtocolError,
     connection_closed,
     from_code,
     from_event,
 )
 from midstream.protocol import MSGPACK_SUBPROTOCOL, VERSION, Error, Frame, Ready, ServerEvent
+
+log = logging.getLogger("midstream")
 
 NORMAL_CLOSURE, GOING_AWAY, PROTOCOL_VIOLATION = 1000, 1001, 1002  # RFC 6455, 7.4.1
 
@@ -72,7 +76,7 @@ class Connection:
         self._writer = asyncio.create_task(self._write())
         try:
             while True:
-                receive(await self._receive())
+                _give(await self._receive(), receive)
         except ConnectionLost as lost:
             return lost
         except ProtocolError as error:
@@ -102,3 +106,14 @@ class Connection:
             raise connection_closed(code, reason) from closed
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise ProtocolError(f"an event that cannot be read: {error}") from error
+
+
+def _give(event: ServerEvent, receive: Callable[[ServerEvent], None]) -> None:
+    """A value beyond all bounds throws what it will: like an event out of turn, it ends the connection."""
+    try:
+        receive(event)
+    except MidstreamError:
+        raise
+    except Exception as error:
+        log.debug("an event that makes no sense: %.200s", event, exc_info=error)
+        raise ProtocolError(f"an event that makes no sense ({error!r}): {str(event)[:100]}") from error

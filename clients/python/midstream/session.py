@@ -78,6 +78,10 @@ class Session:
             raise from_code("request_conflict", message, channel.request_id)
         self._channels[channel.request_id] = channel
 
+    def forget(self, channel: Channel) -> None:
+        """It was given up before any server heard of it."""
+        del self._channels[channel.request_id]
+
     def send(self, frame: Grant | Cancel) -> None:
         """Send a frame that has no answer. Where the stream is not attached, `_resend` does it later."""
         self._check()
@@ -174,7 +178,7 @@ class Session:
     def _send_attach(self, channel: Channel) -> None:
         if self._connection is not None:
             frame = self._attach_frame(channel)
-            channel.attach_ref, channel.answers_lost = frame.ref, False
+            channel.attach_ref, channel.answers_lost, channel.said = frame.ref, False, True
             self._say(self._connection, frame)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:

@@ -63,6 +63,7 @@ class Channel:
         self.start = start
         self.kept = kept
         self.abandoned = False
+        self.said = False  # whether a server may have heard of it from here
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
         self.backoff = Backoff(0)
@@ -89,6 +90,7 @@ class Channel:
         if self._recorder is not None:
             self._recorder.sent(frame)
         self.past.sent(frame)
+        self.said = self.said or self._session.connected
         if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
             self.core.told.sent(frame)
         return await self._session.request(frame, answer)
@@ -176,4 +178,7 @@ class Channel:
     def _cancel(self) -> None:
         if self.core.final is None and not self.failed and not self.abandoned:
             self.abandoned = True
-            self._session.send(Cancel(request_id=self.request_id))
+            if self.said:
+                self._session.send(Cancel(request_id=self.request_id))
+            else:  # whoever has a stream of this name is somebody else
+                self._session.forget(self)

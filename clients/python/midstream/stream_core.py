@@ -283,6 +283,8 @@ class StreamCore:
     def _receive_token(self, event: Token) -> None:
         if event.index != self.index:
             raise ProtocolError(f"token {event.index} came where token {self.index} was due")
+        if event.count < 0:
+            raise ProtocolError(f"{event.count} tokens came at token {event.index}")
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
         self._chunks.append(_Unread(self.seq, self._length, chunk))
         self.index = chunk.end
@@ -291,8 +293,11 @@ class StreamCore:
         self.tokens.extend(chunk.tokens or ())
 
     def _receive_rewound(self, event: Rewound) -> None:
-        if event.index > self.index or event.text_length > self._length:
-            raise ProtocolError(f"rewound to token {event.index} of {self.index}, which has not come yet")
+        if not (0 <= event.index <= self.index and 0 <= event.text_length <= self._length):
+            place = (
+                f"token {event.index} of {self.index} and {event.text_length} of {self._length} characters"
+            )
+            raise ProtocolError(f"rewound to {place}, where it never stood")
         self.spans.rewind(event)
         self.told.rewind(event.index, [call.call_id for call in self.spans.calls])
         self._text = [self.text[: event.text_length]]
@@ -309,6 +314,8 @@ class StreamCore:
 
     def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
+        if event.index < 0:
+            raise ProtocolError(f"it is said to stand at token {event.index}")
         self._receive_started(event)
         self.spans.receive_snapshot(event)
         self.pause_reason, self.epoch = event.paused, event.epoch

@@ -19,6 +19,7 @@ from midstream.protocol import ERRORS
 from midstream.url import http_url
 
 TIMEOUT_S = 5.0
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -48,21 +49,31 @@ def ask_server(
     data = None if body is None else msgspec.json.encode(body)
     request = urllib.request.Request(http_url(url, path), data, headers)
     try:
-        with _opener.open(request, timeout=TIMEOUT_S) as response:
-            return msgspec.json.decode(response.read(), type=answer)
-    except urllib.error.HTTPError as refused:
-        with refused:
-            raise _response_error(url, refused.code, refused.read()) from None
+        status, said = _ask(request)
     except (OSError, HTTPException) as error:
         raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
-    except msgspec.DecodeError:
+    if status is not None:
+        raise _response_error(url, status, said)
+    try:
+        return msgspec.json.decode(said, type=answer)
+    except _NOT_JSON:
         raise ProtocolError(f"{url} does not {about} as Midstream does") from None
+
+
+def _ask(request: urllib.request.Request) -> tuple[int | None, bytes]:
+    """The status, where it is a refusal, and the body."""
+    try:
+        with _opener.open(request, timeout=TIMEOUT_S) as response:
+            return None, response.read()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read()
 
 
 def _response_error(url: str, status: int, body: bytes) -> MidstreamError:
     try:
         error = msgspec.json.decode(body, type=_ErrorResponse).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _NOT_JSON:
         return ProtocolError(f"{url} answered with HTTP {status}: is that a Midstream server?")
     if error.code not in ERRORS:
         return ProtocolError(f"{url} answered with HTTP {status}: {error.message}")

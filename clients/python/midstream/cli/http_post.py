@@ -63,7 +63,7 @@ class _Asking:
             return HttpAnswer(response.status, response.headers["x-request-id"], msgspec.json.decode(read))
         except (OSError, HTTPException) as error:
             raise ConnectionLost(f"no answer from {self._url}: {error}", code=None, retryable=False) from None
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ProtocolError(f"{self._url} did not answer in JSON: is that a Midstream server?") from None
         finally:
             connection.close()
