@@ -119,7 +119,9 @@ class Engine:
         while not self._stopping:
             output = self.step()
             emit(output)
-            if not output.stats.decode_rows and not output.stats.prefill_tokens and self.idle:
+            if output.stats.decode_rows or output.stats.prefill_tokens or not self.idle:
+                continue
+            if not self._stopping:  # the step has taken what `stop` has put, where it was under way
                 due = [memory.due_in_s for memory in self._idle_memory]
                 self.wait(min((one for one in due if one is not None), default=None))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+import pytest
 
 from engine import api
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
@@ -120,3 +123,20 @@ def test_a_stream_that_there_is_no_room_for_ends_and_no_other_with_it() -> None:
     for told in driver.told.values():
         assert told.finish == api.Finish("length")
         oracle(TOY).check(told)
+
+
+@pytest.mark.timeout(20)
+def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = engine_of(TOY)
+    take = engine._commands.take
+
+    def told_meanwhile() -> Iterable[api.AnyCommand]:
+        engine.stop()
+        return take()
+
+    monkeypatch.setattr(engine._commands, "take", told_meanwhile)
+    outputs: list[api.StepOutput] = []
+    engine.run(outputs.append)
+    assert len(outputs) == 1
