@@ -15,7 +15,7 @@ import pytest
 import websockets
 
 import midstream
-from midstream.__main__ import COMMANDS, NO_SERVER, NO_TERMINAL_LIBRARY, main
+from midstream.__main__ import COMMANDS, INTERRUPTED, NO_SERVER, NO_TERMINAL_LIBRARY, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,6 +65,14 @@ def test_the_servers_commands_get_the_rest_of_the_line(
     monkeypatch.setitem(sys.modules, module, fake)
     assert main([command, "--port", "0", "--help", "--version"]) == 7
     assert fake.argv == ["--port", "0", "--help", "--version"]
+
+
+def test_ctrl_c_while_the_server_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("midstream.__main__.server_command", interrupted)
+    assert main(["serve"]) == INTERRUPTED
 
 
 @pytest.mark.parametrize("command", ["serve", "engine", "keys"])

@@ -55,14 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_standard_streams()
     chosen = parser.parse_args(argv)
     commands = {"chat": chat, "run": run, "replay": replay, "top": top, "models": models}
-    command = commands.get(chosen.command) or server_command(chosen.command)
-    if command is None:
-        print(NO_SERVER, file=sys.stderr)
-        return 1
-    try:
-        return command(chosen.arguments)
+    try:  # the server takes a while to import, too
+        command = commands.get(chosen.command) or server_command(chosen.command)
+        if command is not None:
+            return command(chosen.arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
+    print(NO_SERVER, file=sys.stderr)
+    return 1
 
 
 def server_command(name: str) -> Callable[[Sequence[str]], int] | None:
