@@ -1,7 +1,7 @@
 """Model loading: a folder becomes a model ready to run.
 
-It knows transformers, and nothing of how a model is run. Whatever is wrong
-with a model is found before its weights are read where that can be, and is a `ModelError` in any case.
+It knows transformers, and nothing of how a model is run. Whatever is wrong with a model is found before its
+weights are read where that can be, and is a `ModelError` in any case.
 """
 
 from __future__ import annotations

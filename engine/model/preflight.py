@@ -21,7 +21,7 @@ class ModelError(Exception):
 
 
 def one_line(error: Exception) -> str:
-    """What a library said, no longer than one reads."""
+    """What a library said, on one line and no longer than one reads."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

@@ -166,7 +166,7 @@ class FreeRuns:
         end = here + lengths[here]
         self._count -= first - here
         lengths[here] = lengths[end - 1] = 0
-        at = (first + least + pitch - 1) // pitch * pitch
+        at = -(-(first + least) // pitch) * pitch
         if at + LEAST_ROOM < end:
             self._lay_hand(at, end)
         else:

@@ -102,6 +102,16 @@ async def reconnected(server: FakeServer, *sessions: str) -> Peer:
     return peer
 
 
+async def come_back(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> tuple[midstream.Stream, Peer, Attach]:
+    """A stream whose connection was cut; the next one, and what asks for the stream there."""
+    stream = await begin(client, peer)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    return stream, peer, await peer.receive(Attach)
+
+
 async def attach(peer: Peer, after: int, request_id: str = "r", pending: list[str] | None = None) -> None:
     """Receive the next `attach`, which has all events up to `after`, and answer that nothing came since."""
     frame = await peer.receive(Attach)
@@ -170,10 +180,7 @@ async def _read(stream: midstream.Stream) -> list[str]:
 async def test_what_was_missed_comes_before_the_rest(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
-    stream = await begin(client, peer)
-    cut(peer)
-    peer = await reconnected(server, "s1")
-    frame = await peer.receive(Attach)
+    stream, peer, frame = await come_back(server, client, peer)
     peer.seqs["r"] = 1
     await peer.send(token(0, "missed"))
     await peer.send(Attached(request_id="r", ref=frame.ref))
@@ -184,10 +191,7 @@ async def test_what_was_missed_comes_before_the_rest(
 async def test_the_end_may_be_what_was_missed(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
-    stream = await begin(client, peer)
-    cut(peer)
-    peer = await reconnected(server, "s1")
-    frame = await peer.receive(Attach)
+    stream, peer, frame = await come_back(server, client, peer)
     peer.seqs["r"] = 1
     await peer.send(final("r", 0, "stop"))
     await peer.send(Attached(request_id="r", ref=frame.ref))
@@ -470,10 +474,7 @@ async def _refuse_all(peer: Peer) -> None:
 async def test_a_time_beyond_all_bounds_makes_no_sense(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
-    stream = await begin(client, peer)
-    cut(peer)
-    peer = await reconnected(server, "s1")
-    frame = await peer.receive(Attach)
+    stream, peer, frame = await come_back(server, client, peer)
     refusal = json.loads(msgspec.json.encode(error("overloaded", "r", frame.ref)))
     await peer.socket.send(json.dumps(refusal | {"retry_after_ms": 10**400}))
     with pytest.raises(midstream.ConnectionLost, match="an event that makes no sense") as caught:

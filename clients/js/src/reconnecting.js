@@ -62,11 +62,12 @@ export class Reconnecting {
 
   /** What the server would not take, as it would end the connection, is refused here. @param {Frame} frame */
   send(frame) {
+    if (!this.transport) return;
     const text = writeFrame(frame);
     const most = this.ready.limits.max_message_bytes;
     const bytes = bytesBeyond(text, most);
     if (bytes) throw tooLarge(frame, bytes, most);
-    this.transport?.send(text);
+    this.transport.send(text);
   }
 
   /** What was sent over this transport has been received: it works. */

@@ -20,6 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from midstream.errors import (
     ABNORMAL_CLOSURE,
+    UNREADABLE,
     ConnectionLost,
     MidstreamError,
     ProtocolError,
@@ -104,7 +105,7 @@ class Connection:
             close = closed.rcvd or closed.sent
             code, reason = (close.code, close.reason) if close else (ABNORMAL_CLOSURE, "")
             raise connection_closed(code, reason) from closed
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"an event that cannot be read: {error}") from error
 
 

@@ -5,9 +5,13 @@ Knows the codes and the close codes, and which of them are worth a retry. Knows 
 
 from __future__ import annotations
 
+import msgspec
+
 from midstream.protocol import ERRORS, RETRYABLE_CLOSE_CODES, Error, Final
 
 ABNORMAL_CLOSURE = 1006  # RFC 6455, 7.4.1: no close frame was seen, so a new connection may well do better
+# What decoders throw at bytes that are not what they were to be.
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class MidstreamError(Exception):

@@ -195,19 +195,12 @@ def parse_records(text: str) -> list[Record]:
 def _lines(text: str) -> Iterator[tuple[str, Line]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield f"line {number}", _line(line, f"line {number}")
+            place = f"line {number}"
+            _check_version(read_json(line, number, RecordError), place)
+            yield place, _line(line, place)
 
 
 def _line(text: str, place: str) -> Line:
-    try:
-        fields = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{place}, column {error.colno}: this is not JSON: {error.msg}") from None
-    except RecursionError:
-        raise RecordError(f"{place}: it is nested too deep") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise RecordError(f"{place}: {error}") from None
-    _check_version(fields, place)
     try:
         return _decode_line(text)  # type: ignore[no-any-return]
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
@@ -221,6 +214,19 @@ def _check_version(fields: Any, place: str) -> None:
         raise RecordError(
             f"{place}: it is a record of version {json.dumps(version)[:40]}; this client reads {VERSION}"
         )
+
+
+def read_json(text: str, first_line: int, wrong: type[Exception]) -> Any:
+    """The value that stands in a file from this line on. Raises `wrong`, which says where it is no JSON."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = first_line + error.lineno - 1
+        raise wrong(f"line {line}, column {error.colno}: this is not JSON: {error.msg}") from None
+    except RecursionError:
+        raise wrong(f"line {first_line}: it is nested too deep") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise wrong(f"line {first_line}: {error}") from None
 
 
 def readable(message: str) -> str:

@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from midstream.errors import ConnectionLost, MidstreamError, ProtocolError, from_code
+from midstream.errors import UNREADABLE, ConnectionLost, MidstreamError, ProtocolError, from_code
 from midstream.protocol import ERRORS
 from midstream.url import http_url
 
 TIMEOUT_S = 5.0
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 T = TypeVar("T")
 
@@ -56,7 +55,7 @@ def ask_server(
         raise _response_error(url, status, said)
     try:
         return msgspec.json.decode(said, type=answer)
-    except _NOT_JSON:
+    except UNREADABLE:
         raise ProtocolError(f"{url} does not {about} as Midstream does") from None
 
 
@@ -73,7 +72,7 @@ def _ask(request: urllib.request.Request) -> tuple[int | None, bytes]:
 def _response_error(url: str, status: int, body: bytes) -> MidstreamError:
     try:
         error = msgspec.json.decode(body, type=_ErrorResponse).error
-    except _NOT_JSON:
+    except UNREADABLE:
         return ProtocolError(f"{url} answered with HTTP {status}: is that a Midstream server?")
     if error.code not in ERRORS:
         return ProtocolError(f"{url} answered with HTTP {status}: {error.message}")

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
-from midstream.errors import ConnectionLost, ProtocolError
+from midstream.errors import UNREADABLE, ConnectionLost, ProtocolError
 
 
 class HttpAnswer(Struct, frozen=True):
@@ -63,7 +63,7 @@ class _Asking:
             return HttpAnswer(response.status, response.headers["x-request-id"], msgspec.json.decode(read))
         except (OSError, HTTPException) as error:
             raise ConnectionLost(f"no answer from {self._url}: {error}", code=None, retryable=False) from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             raise ProtocolError(f"{self._url} did not answer in JSON: is that a Midstream server?") from None
         finally:
             connection.close()

@@ -7,7 +7,6 @@ batch files. `docs/cli.md` says the same for people.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -27,7 +26,7 @@ from midstream.protocol import (
     ToolChoice,
     Tools,
 )
-from midstream.record_format import readable
+from midstream.record_format import read_json, readable
 
 S = TypeVar("S", bound=Struct)
 
@@ -107,21 +106,14 @@ def parse_requests(text: str, grammar: Grammar | None = None) -> list[AnyRequest
 
 def _values(text: str) -> list[tuple[str, Any]]:
     if text.lstrip().startswith("["):
-        return [(f"request {number}", value) for number, value in enumerate(_json(text, 1), 1)]
+        values = read_json(text, 1, RequestFileError)
+        return [(f"request {number}", value) for number, value in enumerate(values, 1)]
     lines = enumerate(text.split("\n"), 1)
-    return [(f"line {number}", _json(line, number)) for number, line in lines if line.strip()]
-
-
-def _json(text: str, first_line: int) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = first_line + error.lineno - 1
-        raise RequestFileError(f"line {line}, column {error.colno}: this is not JSON: {error.msg}") from None
-    except RecursionError:
-        raise RequestFileError(f"line {first_line}: it is nested too deep") from None
-    except ValueError as error:  # a number of thousands of digits
-        raise RequestFileError(f"line {first_line}: {error}") from None
+    return [
+        (f"line {number}", read_json(line, number, RequestFileError))
+        for number, line in lines
+        if line.strip()
+    ]
 
 
 def _request(value: Any, place: str, grammar: Grammar | None) -> AnyRequest:
