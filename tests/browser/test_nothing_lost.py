@@ -106,9 +106,14 @@ def page(blank: Page, server: ScriptedServer, toy_server: Served) -> Page:
 @pytest.fixture
 def answer(page: Page) -> Locator:
     """One that is being written."""
-    page.locator("#question").fill("Why?")
+    return ask(page, "Why?")
+
+
+def ask(page: Page, question: str) -> Locator:
+    page.locator("#question").fill(question)
+    expect(page.locator("#ask")).to_be_enabled()
     page.locator("#question").press("Enter")
-    answer = page.locator(".answer")
+    answer = page.locator(".answer").last
     expect(answer.locator(".word")).to_have_count(len(TEXT))
     return answer
 
@@ -182,3 +187,53 @@ def test_a_pause_that_is_refused_holds_nothing_back(answer: Locator, server: Scr
     expect(answer.locator(".problem")).to_contain_text("Too much at once")
     server.say(server.running[0], len(TEXT), " more")
     expect(answer.locator(".word")).to_have_count(len(TEXT) + 1)
+
+
+FORBIDDEN = """Object.defineProperty(window, "sessionStorage", {
+    get() { throw new DOMException("Access is denied for this document.", "SecurityError"); },
+})"""
+
+
+def test_a_browser_that_forbids_its_storage_has_the_page_all_the_same(
+    blank: Page, server: ScriptedServer, toy_server: Served
+) -> None:
+    blank.add_init_script(FORBIDDEN)
+    blank.goto(toy_server.http)
+    ask(blank, "Why?")
+    blank.reload()
+    expect(blank.locator("#turns")).to_be_empty()
+    ask(blank, "Why?")
+    blank.locator("#stop-all").click()
+    blank.locator("#clear").click()
+    expect(blank.locator(".answer")).to_have_count(0)
+
+
+def test_where_the_storage_is_full_the_oldest_questions_go_first_and_that_is_said(page: Page) -> None:
+    ask(page, "Why? " * 40_000)
+    page.locator("#stop-all").click()
+    ask(page, "And then?")
+    leave_room(page, 500_000)
+    page.reload()
+    expect(page.locator(".question")).to_have_text("And then?")
+    expect(page.locator("#turns > .problem")).to_contain_text("The first question and its answers")
+    page.reload()
+    expect(page.locator("#turns > .problem")).to_contain_text("The first question and its answers")
+    page.locator("#clear").click()
+    expect(page.locator("#turns")).to_be_empty()
+    page.reload()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    expect(page.locator("#turns")).to_be_empty()
+
+
+def leave_room(page: Page, characters: int) -> None:
+    """Fill this tab's storage, but for so much."""
+    page.evaluate(
+        """(room) => {
+            let size = 0;
+            for (let more = 2 ** 24; more >= 1024; more /= 2) {
+                try { sessionStorage.setItem("filler", "x".repeat(size + more)); size += more; } catch {}
+            }
+            sessionStorage.setItem("filler", "x".repeat(size - room));
+        }""",
+        characters,
+    )
