@@ -157,6 +157,25 @@ def test_a_running_tool_may_be_answered_by_hand_and_a_failure_is_told(page: Page
     state(answer, "finished")
 
 
+def test_what_waits_to_be_answered_by_hand_can_be_answered_whatever_is_left(page: Page) -> None:
+    offer_by_hand(page)
+    by_hand = call(ask(page, spelt("weather"), "Well."), 0, "waiting")
+    returned = by_hand.get_by_label("What weather returned")
+    returned.fill("mild")
+    returned.press("Escape")
+    expect(returned).to_have_value("mild")
+    press(by_hand, "Change")
+    by_hand.get_by_label("Arguments of weather").press("Escape")
+    expect(returned).to_be_visible()
+    press(by_hand, "Refuse")
+    press(by_hand, "Leave")
+    returned.fill("mild")
+    press(by_hand, "Return this")
+    expect(call(page.locator(".answer"), 0, "answered").locator(".result")).to_have_text("mild")
+    expect(by_hand.locator(".editor")).to_be_hidden()
+    state(page.locator(".answer"), "finished")
+
+
 def test_tools_read_what_the_reader_edits(page: Page) -> None:
     page.get_by_label("price, row 1").fill("0.50")
     page.get_by_label("A text to search").fill("The river was quiet.\nThe mill stood still.\nNo wind.")
