@@ -202,6 +202,29 @@ def test_a_guard_is_a_chip_that_lights_up_when_it_acts(page: Page) -> None:
     state(answer, "finished")
 
 
+def test_the_tree_of_branches_reads_no_more_of_a_long_answer_than_it_shows(page: Page) -> None:
+    """It is drawn anew with each token of each answer."""
+    shown = page.evaluate(
+        """async () => {
+            const { BranchTree } = await import("/branch-tree.js");
+            let read = 0;
+            const word = (index) => ({ run: 0, text: ` w${index}`, get index() { read++; return index; } });
+            const words = new Proxy(Array.from({ length: 10000 }, (_, index) => word(index)), {
+                get(words, name) { read++; return Reflect.get(words, name); },
+            });
+            const whole = { label: "Whole", origin: null, transcript: { words } };
+            const origin = { answer: whole, at: { run: 0, index: 7000 } };
+            const fork = { label: "Fork", origin, transcript: { words } };
+            const cards = [whole, fork].map((answer) => ({ answer }));
+            const tree = document.createElement("ul");
+            new BranchTree(tree, () => {}).draw([{ question: "Why?", cards, chosen: cards[0] }]);
+            return { said: [...tree.querySelectorAll("bdi")].map((line) => line.textContent), read };
+        }"""
+    )
+    assert shown["said"] == ["w0 w1 w2 w3 w4 w5", "w7000 w7001 w7002 w7003 w7004 w7005"]
+    assert shown["read"] < 200
+
+
 ARITHMETIC = {
     "12 * (3 + 4.5)": 90,
     "-2 ^ 2": -4,
