@@ -76,8 +76,9 @@ export class Conversation {
     return Promise.all(this.running.map((card) => card.answer.adjust(params)));
   }
 
-  async clear() {
-    await this.stop();
+  /** At once, however long what runs takes to end: what is asked behind it is another conversation. */
+  clear() {
+    this.stop();
     this.turns = [];
     this.#lost = 0;
     this.#container.replaceChildren();

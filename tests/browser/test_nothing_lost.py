@@ -24,6 +24,7 @@ class ScriptedServer:
 
     def __init__(self, page: Page) -> None:
         self.refuses: set[str] = set()
+        self.ignores: set[str] = set()
         self.holds = False
         self.running: list[str] = []
         self.started = 0
@@ -53,6 +54,8 @@ class ScriptedServer:
             case kind if kind in self.refuses:
                 error = {"code": "rate_limited", "message": "too many", "status": 429, "retryable": True}
                 self._send(frame, type="error", **error)
+            case kind if kind in self.ignores:
+                pass
             case "start" if self.holds:
                 self._held.append(frame)
             case "start":
@@ -187,6 +190,18 @@ def test_a_pause_that_is_refused_holds_nothing_back(answer: Locator, server: Scr
     expect(answer.locator(".problem")).to_contain_text("Too much at once")
     server.say(server.running[0], len(TEXT), " more")
     expect(answer.locator(".word")).to_have_count(len(TEXT) + 1)
+
+
+def test_a_conversation_is_cleared_at_once_and_what_is_asked_behind_it_stays(
+    page: Page, answer: Locator, server: ScriptedServer
+) -> None:
+    server.ignores = {"cancel"}
+    page.locator("#clear").click()
+    expect(page.locator("#turns")).to_be_empty()
+    ask(page, "And now?")
+    server.finish()
+    expect(answer.locator(".state")).to_have_text("reached its limit")
+    expect(page.locator(".question")).to_have_text("And now?")
 
 
 FORBIDDEN = """Object.defineProperty(window, "sessionStorage", {
