@@ -87,7 +87,7 @@ export class AnswerCard {
   /** Open the form for an interjection; the answer waits meanwhile. */
   open() {
     if (!this.answer.running) return;
-    this.#resumeAfter = this.answer.state !== "paused";
+    if (this.interjection.hidden) this.#resumeAfter = this.answer.state !== "paused";
     this.answer.pause();
     this.interjection.hidden = false;
     this.interjection.querySelector("input")?.focus();
@@ -143,11 +143,15 @@ export class AnswerCard {
     const put = element("button", "", "Put in");
     form.append(text, as, put, button("Leave", () => this.#close(), "leave"));
     form.hidden = true;
-    form.addEventListener("submit", (event) => {
+    form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (text.value) this.#put(text.value, as.value);
+      const { value } = text;
       text.value = "";
+      const asked = value && this.#put(value, as.value);
       this.#close();
+      if (!value || (await asked)) return;
+      text.value ||= value; // nobody has to type again what was refused
+      this.open();
     });
     form.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;

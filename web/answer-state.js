@@ -45,6 +45,7 @@ export class Answer {
   /** @type {PromiseWithResolvers<void> | null} */ #gate = null;
   /** @type {any} taken from the stream, and not shown yet */ #pendingChunk = null;
   #stopped = false;
+  /** Where it is to go on from, once what runs has ended. @type {Position | null} */ #chosen = null;
   /** @type {Promise<number> | null} */ #cancelling = null;
   /** Settled once it has a stream, or will have none. @type {PromiseWithResolvers<void> | null} */ #begun = null;
   /** @type {Promise<void> | undefined} */ #written;
@@ -291,15 +292,21 @@ export class Answer {
     if (!this.#steerable || this.state === "paused") return;
     this.#gate ??= Promise.withResolvers();
     const index = await this.#try(this.#stream.pause());
-    if (index !== null) this.onchange(`Paused at token ${index}`);
+    if (index === null) this.#open(); // it goes on being written, so it is read
+    else this.onchange(`Paused at token ${index}`);
   }
 
   async resume() {
     if (this.state !== "paused" && !this.#gate) return; // with a gate a pause is on its way, and comes first
-    this.#gate?.resolve();
-    this.#gate = null;
+    this.#open();
     const index = await this.#try(this.#stream.resume());
     if (index !== null) this.onchange(`Going on from token ${index}`);
+  }
+
+  /** What has come is read on. */
+  #open() {
+    this.#gate?.resolve();
+    this.#gate = null;
   }
 
   /** @param {Record<string, any>} params */
@@ -314,14 +321,15 @@ export class Answer {
     this.onchange(`${what.join(", ")} from token ${index}`);
   }
 
-  /** @param {{ text: string } | { messages: { role: string, content: string }[] }} what */
+  /** Whether it was put in. @param {{ text: string } | { messages: { role: string, content: string }[] }} what */
   async inject(what) {
-    if (!this.#steerable) return;
+    if (!this.#steerable) return false;
     const run = this.#run;
     const index = await this.#try(this.#stream.inject({ ...what, ...this.#atShown }));
-    if (index === null) return;
+    if (index === null) return false;
     this.transcript.mark({ run, index, kind: "inject", ...what });
     this.onchange(`Put in before token ${index}`);
+    return true;
   }
 
   /** A call, which goes on as it is changed; where the answer was stopped for that, it goes on too. @param {Call} call @param {string} given @param {boolean} partial */
@@ -333,6 +341,7 @@ export class Answer {
 
   async stop() {
     this.#stopped = true;
+    this.#chosen = null;
     this.#gate?.resolve();
     if (this.#steerable) await this.#try(this.#cancel());
   }
@@ -358,7 +367,9 @@ export class Answer {
       }
     }
     this.stop();
+    const chosen = (this.#chosen = { ...position }); // the same word may be chosen twice
     await this.#written;
+    if (this.#chosen !== chosen) return; // another was chosen meanwhile, or it was stopped
     this.transcript.cut(position);
     this.transcript.mark({ ...position, kind: "rewind" });
     await this.write({ ...settings, params: { ...settings.params, seed: freshSeed() } });

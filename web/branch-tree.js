@@ -4,6 +4,7 @@
  *
  * @typedef {import("./conversation.js").Turn} Turn @typedef {import("./answer-card.js").AnswerCard} AnswerCard
  */
+import { compare } from "./answer-transcript.js";
 import { element } from "./dom.js";
 import { sanitize } from "./sanitize.js";
 
@@ -38,9 +39,10 @@ export class BranchTree {
     const { answer } = card;
     const item = this.#items.get(card) ?? this.#add(card, turn);
     const [line] = item.children;
-    const said = answer.transcript.words.filter(({ run, index }) => !answer.origin || run > answer.origin.at.run || index >= answer.origin.at.index);
+    const { words: all } = answer.transcript;
+    const own = answer.origin ? firstFrom(all, answer.origin.at) : 0;
     const from = answer.origin ? `from token ${answer.origin.at.index}` : sanitize(turn.question).slice(0, 40);
-    const words = said.slice(0, WORDS).map(({ text }) => sanitize(text.trim())).join(" ");
+    const words = all.slice(own, own + WORDS).map(({ text }) => sanitize(text.trim())).join(" ");
     const shown = [answer.label, from, words].join("\n");
     if (item.dataset.shown !== shown) {
       item.dataset.shown = shown;
@@ -106,4 +108,19 @@ export class BranchTree {
     event.preventDefault();
     event.stopPropagation();
   }
+}
+
+/**
+ * Where in `words` the first stands that begins at `position` or behind it. The tree is drawn with each token of each
+ * answer, so it does not walk through all that was said.
+ * @param {import("./answer-transcript.js").Word[]} words @param {import("./answer-transcript.js").Position} position
+ */
+function firstFrom(words, position) {
+  let low = 0, high = words.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (compare(words[middle], position) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }

@@ -19,9 +19,10 @@ export class CallEditor {
   #text = element("textarea");
   #go = element("button");
   #on = button("Write on from this", () => this.#send(true));
-  #leave = button("Leave", () => this.close(), "plain");
+  #leave = button("Leave", () => this.#back(), "plain");
   /** @type {Mode | null} */ #mode = null;
   /** @type {Call | null} */ #call = null;
+  /** Whether the call waits for somebody to say what it returned. */ #awaited = false;
   #actions;
 
   /**
@@ -42,7 +43,7 @@ export class CallEditor {
     this.element.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       event.stopPropagation();
-      this.close();
+      this.#back();
     });
   }
 
@@ -56,8 +57,15 @@ export class CallEditor {
     this.#text.setAttribute("aria-label", MODES[mode].label(name));
     this.#go.textContent = MODES[mode].go;
     this.#on.hidden = mode !== "amend";
+    this.#showLeave();
     this.element.hidden = false;
     if (focus) this.#text.focus();
+  }
+
+  /** Left: where the call waits for somebody no button but this editor's says what it returned, so it goes back to that. */
+  #back() {
+    if (!this.#awaited || !this.#call) this.close();
+    else if (this.#mode !== "give") this.open("give", this.#call);
   }
 
   close() {
@@ -69,10 +77,16 @@ export class CallEditor {
 
   /** The call as it is now. Where it waits for somebody the editor asks what it returned. @param {Call} call @param {"give" | "close" | null} due */
   follow(call, due) {
+    const over = due === "close" || (due !== "give" && this.#awaited && this.#mode === "give");
     this.#call = call;
-    if (due === "give" && !this.#mode) this.open("give", call, false);
-    if (due === "close" || (due !== "give" && this.#mode === "give" && this.#leave.hidden)) this.close();
-    this.#leave.hidden = due === "give" && this.#mode === "give"; // there is nothing else to do
+    this.#awaited = due === "give";
+    if (over) this.close();
+    else if (this.#awaited && !this.#mode) this.open("give", call, false);
+    this.#showLeave();
+  }
+
+  #showLeave() {
+    this.#leave.hidden = this.#awaited && this.#mode === "give"; // there is nothing else to do
   }
 
   /** @param {boolean} partial */
@@ -80,6 +94,7 @@ export class CallEditor {
     const mode = this.#mode, call = this.#call, { value } = this.#text;
     if (!mode || !call) return;
     const done = await (mode === "amend" ? this.#actions.amend(call, value, partial) : this.#actions[mode](call, value));
-    if (done !== false && done !== null) this.close();
+    if (done === false || done === null) return;
+    mode === "amend" ? this.#back() : this.close();
   }
 }

@@ -10,15 +10,18 @@ import { AnswerCard } from "./answer-card.js";
 import { Answer } from "./answer-state.js";
 import { button, element } from "./dom.js";
 import { sanitize } from "./sanitize.js";
+import { forget, keep, recall } from "./tab-storage.js";
 
 /** @typedef {import("./answer-state.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
 
 const STORAGE_KEY = "midstream.conversation";
+const LOST_KEY = "midstream.conversation.lost";
 
 export class Conversation {
   /** @type {Turn[]} */ turns = [];
   /** @type {() => void} */ onchange = () => {};
   /** @type {(event: any) => void} */ onguard = () => {};
+  /** How many turns went before those that are here, since the storage was too small. */ #lost = 0;
   #container;
   #client;
   #settings;
@@ -73,11 +76,13 @@ export class Conversation {
     return Promise.all(this.running.map((card) => card.answer.adjust(params)));
   }
 
-  async clear() {
-    await this.stop();
+  /** At once, however long what runs takes to end: what is asked behind it is another conversation. */
+  clear() {
+    this.stop();
     this.turns = [];
+    this.#lost = 0;
     this.#container.replaceChildren();
-    sessionStorage.removeItem(STORAGE_KEY);
+    forget(STORAGE_KEY);
     this.onchange();
   }
 
@@ -156,17 +161,20 @@ export class Conversation {
     }
   }
 
+  /** As much as the storage takes: what is said last is what the next question is about. */
   #keep() {
-    const kept = this.turns.map(({ question, cards, chosen }) => {
-      const answers = cards.map(({ answer }) => ({ ...answer.toJSON(), origin: originOf(answer, cards) }));
-      return { question, chosen: cards.indexOf(chosen), answers };
-    });
-    sessionStorage.setItem(STORAGE_KEY, JSON.stringify(kept));
+    const kept = this.turns.map((turn) => JSON.stringify(keepable(turn)));
+    forget(STORAGE_KEY);
+    let from = 0;
+    while (from < kept.length && !keep(STORAGE_KEY, `[${kept.slice(from).join(",")}]`)) from++;
+    keep(LOST_KEY, String(this.#lost + from));
   }
 
   #restore() {
-    const kept = sessionStorage.getItem(STORAGE_KEY);
-    sessionStorage.removeItem(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
+    const kept = recall(STORAGE_KEY);
+    forget(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
+    this.#lost = Number(recall(LOST_KEY));
+    if (this.#lost) this.#container.append(element("p", "problem", lostWords(this.#lost)));
     for (const { question, answers: had, chosen } of kept ? JSON.parse(kept) : []) {
       /** @type {Answer[]} */
       const answers = had.map((/** @type {any} */ one) => Answer.from(this.#client, one));
@@ -177,6 +185,18 @@ export class Conversation {
       this.#add(question, answers, chosen);
     }
   }
+}
+
+/** @param {Turn} turn */
+function keepable({ question, cards, chosen }) {
+  const answers = cards.map(({ answer }) => ({ ...answer.toJSON(), origin: originOf(answer, cards) }));
+  return { question, chosen: cards.indexOf(chosen), answers };
+}
+
+/** @param {number} turns */
+function lostWords(turns) {
+  const which = turns > 1 ? `The first ${turns} questions and their answers are` : "The first question and its answers are";
+  return `${which} gone: this browser keeps no more when a page is loaded anew. What you ask next is asked without them.`;
 }
 
 /** The answer that it began with, fork by fork. @param {Answer} answer @returns {Answer} */

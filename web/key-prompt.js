@@ -3,11 +3,12 @@
  * tab's storage only where its owner says so. Knows the form, not what a key opens; it tells of a new one by `onkey`.
  */
 import { byId } from "./dom.js";
+import { forget, keep, recall } from "./tab-storage.js";
 
 const STORAGE_KEY = "midstream.key";
 
 export class KeyPrompt {
-  key = sessionStorage.getItem(STORAGE_KEY) ?? "";
+  key = recall(STORAGE_KEY) ?? "";
   /** @type {() => void} */ onkey = () => {};
   #dialog = byId("key-prompt", HTMLDialogElement);
   #input = byId("key", HTMLInputElement);
@@ -44,14 +45,14 @@ export class KeyPrompt {
 
   forget() {
     this.key = "";
-    sessionStorage.removeItem(STORAGE_KEY);
+    forget(STORAGE_KEY);
   }
 
   /** @param {string} key */
   #submit(key) {
     if (!key) return this.#input.focus();
     this.key = key;
-    if (this.#keep.checked) sessionStorage.setItem(STORAGE_KEY, key);
+    if (this.#keep.checked) keep(STORAGE_KEY, key);
     this.#showProblem("");
     this.#submitButton.disabled = true;
     this.onkey();

@@ -157,6 +157,25 @@ def test_a_running_tool_may_be_answered_by_hand_and_a_failure_is_told(page: Page
     state(answer, "finished")
 
 
+def test_what_waits_to_be_answered_by_hand_can_be_answered_whatever_is_left(page: Page) -> None:
+    offer_by_hand(page)
+    by_hand = call(ask(page, spelt("weather"), "Well."), 0, "waiting")
+    returned = by_hand.get_by_label("What weather returned")
+    returned.fill("mild")
+    returned.press("Escape")
+    expect(returned).to_have_value("mild")
+    press(by_hand, "Change")
+    by_hand.get_by_label("Arguments of weather").press("Escape")
+    expect(returned).to_be_visible()
+    press(by_hand, "Refuse")
+    press(by_hand, "Leave")
+    returned.fill("mild")
+    press(by_hand, "Return this")
+    expect(call(page.locator(".answer"), 0, "answered").locator(".result")).to_have_text("mild")
+    expect(by_hand.locator(".editor")).to_be_hidden()
+    state(page.locator(".answer"), "finished")
+
+
 def test_tools_read_what_the_reader_edits(page: Page) -> None:
     page.get_by_label("price, row 1").fill("0.50")
     page.get_by_label("A text to search").fill("The river was quiet.\nThe mill stood still.\nNo wind.")
@@ -181,6 +200,29 @@ def test_a_guard_is_a_chip_that_lights_up_when_it_acts(page: Page) -> None:
     press(page, "Take away the guard: never says secret")
     answer = ask(page, "The secret is out.").last
     state(answer, "finished")
+
+
+def test_the_tree_of_branches_reads_no_more_of_a_long_answer_than_it_shows(page: Page) -> None:
+    """It is drawn anew with each token of each answer."""
+    shown = page.evaluate(
+        """async () => {
+            const { BranchTree } = await import("/branch-tree.js");
+            let read = 0;
+            const word = (index) => ({ run: 0, text: ` w${index}`, get index() { read++; return index; } });
+            const words = new Proxy(Array.from({ length: 10000 }, (_, index) => word(index)), {
+                get(words, name) { read++; return Reflect.get(words, name); },
+            });
+            const whole = { label: "Whole", origin: null, transcript: { words } };
+            const origin = { answer: whole, at: { run: 0, index: 7000 } };
+            const fork = { label: "Fork", origin, transcript: { words } };
+            const cards = [whole, fork].map((answer) => ({ answer }));
+            const tree = document.createElement("ul");
+            new BranchTree(tree, () => {}).draw([{ question: "Why?", cards, chosen: cards[0] }]);
+            return { said: [...tree.querySelectorAll("bdi")].map((line) => line.textContent), read };
+        }"""
+    )
+    assert shown["said"] == ["w0 w1 w2 w3 w4 w5", "w7000 w7001 w7002 w7003 w7004 w7005"]
+    assert shown["read"] < 200
 
 
 ARITHMETIC = {
