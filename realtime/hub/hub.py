@@ -194,7 +194,7 @@ class Hub:
         """What a stream has to say to its listener, who is ready for it. `flush` follows, once for all."""
         told = stream.take_events()
         for event in told:
-            if isinstance(event, protocol.Error):
+            if type(event) is protocol.Error:  # of a struct, a quarter of what `isinstance` takes to say no
                 self._note_error(event, self._subscriptions.listener_of(stream))
         if stream.final is not None:
             self._unsubscribe_if_done(stream)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec.structs import replace
@@ -80,7 +80,13 @@ class IncomingNews:
         for output in outputs:
             engine.stepped(output)
             self._observer.stepped(number, output, now)
-        self._lines.add([StepNews(engine, output, now) for output in outputs])
+        steps = [StepNews(engine, output, now) for output in outputs]
+        if self._lines.empty and self._are_few_tokens(steps):
+            self._take_tokens(steps)
+            for step in steps:
+                self._step_told(step)
+        else:
+            self._lines.add(steps)
 
     def finish(self) -> None:
         """Take in all that waits now."""
@@ -107,6 +113,40 @@ class IncomingNews:
             tokens = max(tokens, FINAL_NEWS)
         return StreamNews(step, news, tokens or 1, is_dear)
 
+    def _are_few_tokens(self, steps: list[StepNews]) -> bool:
+        """Whether they are nothing else, as most often: these need not stand in line."""
+        by_number, tokens = self._registry.by_number, 0
+        for step in steps:
+            for news in step.output.news:
+                entry = by_number(news.stream)
+                if entry is None or entry.engine is not step.engine:
+                    return False
+                if _is_more(news) or entry.stream.is_dear():
+                    return False
+                tokens += len(news.tokens)
+        return tokens <= NEWS_A_TURN
+
+    def _take_tokens(self, steps: list[StepNews]) -> None:
+        """Of an engine's steps that came together."""
+        by_number = self._registry.by_number
+        computed, moved = defaultdict[str, int](int), list[Stream]()
+        with self._waking() as wake:
+            for step in steps:
+                for news in step.output.news:
+                    entry = by_number(news.stream)
+                    if entry is None or entry.engine is not step.engine:  # those before it had it end
+                        self._take_of_nobody(step.engine, news)
+                        continue
+                    stream = entry.stream
+                    if stream.keeping is not None:
+                        stream.keeping.hear(news)
+                    self._tell(entry, stream.receive_tokens, news, step.at)
+                    computed[entry.key.tenant] += len(news.tokens)
+                    moved.append(stream)
+                    wake(stream)
+            if moved:
+                self._count(computed, {steps[0].engine: moved})
+
     def _take_in(self, some: list[StreamNews]) -> None:
         computed, moved = defaultdict[str, int](int), defaultdict[ServingEngine, list[Stream]](list)
         later = list[StreamNews]()
@@ -122,10 +162,14 @@ class IncomingNews:
                 wake(entry.stream)
             for one in reversed(later):
                 self._lines.more(one)
-            for tenant, tokens in computed.items():
-                self._quotas.count(tenant, tokens)
-            for engine, streams in moved.items():
-                self._serving.of_engine(engine.number).progressed(engine, streams)
+            self._count(computed, moved)
+
+    def _count(self, computed: Mapping[str, int], moved: Mapping[ServingEngine, list[Stream]]) -> None:
+        """Tokens for each tenant, and streams of each engine that have moved."""
+        for tenant, tokens in computed.items():
+            self._quotas.count(tenant, tokens)
+        for engine, streams in moved.items():
+            self._serving.of_engine(engine.number).progressed(engine, streams)
 
     def _step_told(self, step: StepNews) -> None:
         if not (step.output.stats.prefill_rows and step.output.stats.ready):
@@ -148,8 +192,7 @@ class IncomingNews:
             return None
         if stream.keeping is not None and not one.is_more:
             stream.keeping.hear(news)
-        steers = news.changes or news.early or news.finish is not None or news.admitted is not None
-        if steers or is_dear:
+        if is_dear or _is_more(news):
             self._take_in_more(entry, one, later)
         else:
             self._tell(entry, stream.receive_tokens, news, one.step.at)
@@ -222,6 +265,12 @@ class IncomingNews:
         entry.note(Released())
         entry.released = True
         self._serving.flush()
+
+
+def _is_more(news: api.News) -> bool:
+    """Whether it is more than tokens, or none."""
+    more = news.changes or news.early or news.finish is not None or news.admitted is not None
+    return bool(more) or not news.tokens
 
 
 def _reading_on(one: StreamNews) -> StreamNews:

@@ -72,28 +72,22 @@ class NewsLines:
         self._tell_streams = take_in
         self._told = told
         self._weighed = weighed
-        self._most = most
         self._waiting: dict[int, _Waiting] = {}  # by stream
         self._steps = deque[StepNews]()  # that were not told of
 
-    def add(self, steps: list[StepNews]) -> None:
-        """Of steps that came together. What is little, where nobody waits, need not stand in line."""
-        some = [self._weighed(step, news) for step in steps for news in step.output.news]
-        is_little = not (self._waiting or self._steps) and sum(map(_weight_of, some)) <= self._most
-        if not is_little or any(one.is_dear and self._wait_s(one.news.stream) > 0 for one in some):
-            self._stand_in_line(steps, some)
-        else:
-            self._tell_streams(some)
-            for step in steps:
-                self._told(step)
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits: what need not stand in line comes behind nothing."""
+        return not (self._waiting or self._steps)
 
-    def _stand_in_line(self, steps: list[StepNews], some: list[StreamNews]) -> None:
-        for step in steps:
-            step.left = len(step.output.news)
+    def add(self, steps: list[StepNews]) -> None:
+        """Of steps that came together."""
         self._steps.extend(steps)
         plain, dear = list[StreamNews](), list[StreamNews]()
-        for one in some:
-            (dear if self._stand(one) is self._dear else plain).append(one)
+        for step in steps:
+            step.left = len(step.output.news)
+            for one in [self._weighed(step, news) for news in step.output.news]:
+                (dear if self._stand(one) is self._dear else plain).append(one)
         self._plain.add(plain)
         self._dear.add(dear)
         self._tell_steps()

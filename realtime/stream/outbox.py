@@ -321,13 +321,14 @@ class Outbox:
         waiting: list[PendingToken] = self.items  # type: ignore[assignment]
         if not count or self.paused is not None:
             return events
-        first = waiting[0].index
-        ready = min(count, self.credit.limit - first)
+        first, ready = waiting[0].index, count
+        if first + count > self.credit.limit:
+            ready = self.credit.limit - first
         if self._interval != 1:
             ready = self._whole_intervals(ready, first + ready)
         if ready == count:
             self.items, self._waiting_bytes, self._waiting_tokens = [], 0, 0
-            self._send_tokens(events, waiting)
+            (self._send_piece if count == 1 else self._send_tokens)(events, waiting)
         elif ready > 0:
             batch = waiting[:ready]
             del waiting[:ready]
@@ -349,9 +350,6 @@ class Outbox:
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         """As one event; as several where something else is known with the tokens, or where some have a log
         probability and some have none."""
-        if len(batch) == 1:  # as most often
-            self._send_piece(events, batch)
-            return
         begin = 0
         for at in range(1, len(batch)):
             if not _go_together(batch[begin], batch[at]):

@@ -275,7 +275,8 @@ class Connection:
         self._live.add(stream)
         if self._coming:  # also what is there already is asked for again
             self._coming.discard(stream.request_id)
-        if self._takes() and len(self._taken) < TAKEN_AT_ONCE:
+        takes = len(self._taken) < TAKEN_AT_ONCE if self._taken else self._takes()
+        if takes:
             try:
                 self._take_events(stream)
             except Exception as error:  # noqa: BLE001 - as in `flush`
@@ -324,13 +325,13 @@ class Connection:
         self.end(CloseCode.INTERNAL, "the server failed to say what is next")
 
     def _takes(self) -> bool:
-        """Whether the peer is ready for more: what was taken it was ready for."""
-        return bool(self._taken) or (self._next_piece is None and not self.gone and self._peer.writable)
+        """Whether the peer is ready for more, where nothing was taken: it was ready for that."""
+        return self._next_piece is None and not self.gone and self._peer.writable
 
     def _flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
-        if not self._takes():
+        if not (self._taken or self._takes()):
             return
         until_s = 0.0
         while self._woken:
@@ -342,8 +343,11 @@ class Connection:
                 until_s = until_s or now_s + TURN_S
                 if now_s >= until_s:
                     break
-        if messages := self._replies + self._taken if self._replies else self._taken:
-            self._replies, self._reply_bytes, self._taken = [], 0, []
+        messages, self._taken = self._taken, []
+        if self._replies:
+            messages = self._replies + messages
+            self._replies, self._reply_bytes = [], 0
+        if messages:
             self._peer.write(messages, text=self._codec.text, ping=self._read_acks.due())
         if self._woken:
             self._next_piece = asyncio.get_running_loop().call_soon(self._write_next_piece)

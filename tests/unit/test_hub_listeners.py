@@ -501,6 +501,10 @@ def test_what_came_together_stays_in_its_order_where_a_stream_comes_to_read(
     reader.send(endless())
     while not (account := reader.accounts[0]).tokens:
         server.tick()
+    reader.send(
+        protocol.Adjust(request_id="a", params=Params(temperature=0.5))
+    )  # tokens alone wait for nothing
+    server.deliver_down()
     for _ in range(3):
         server.step()
     told = [news.tokens for output in server.engines[0].up for news in output.news]

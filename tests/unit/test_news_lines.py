@@ -99,6 +99,17 @@ def test_few_news_are_taken_in_in_one_go_of_however_many_steps() -> None:
     taker.add_together([1, 2, 3], [1, 2], [], [3])
     assert taker.taken == [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2), (3, 4)]
     assert (taker.goes, taker.told, taker.turns) == (1, [1, 2, 3, 4], [])
+    assert taker.lines.empty
+
+
+def test_they_are_empty_when_nothing_waits_and_all_steps_are_told_of() -> None:
+    taker = Taker()
+    taker.waits = {100: 0.1}
+    seen = []
+    for act in (lambda: taker.add(*range(MOST + 1)), taker.turn, lambda: taker.add(100)):
+        act()
+        seen.append(taker.lines.empty)
+    assert seen == [False, True, False]
 
 
 def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:

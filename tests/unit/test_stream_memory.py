@@ -176,7 +176,7 @@ def test_streams_that_nobody_reads_are_their_tenants_and_end_where_those_are_too
     for name in "ab":
         listener.send(endless(name, on_disconnect="pause"))
     rest(server)
-    server.hub.accounts.each = listener.memory.held // 2 + 1000
+    server.hub.accounts.each = listener.memory.held // 2 + 3000
     listener.leave()
     rest(server)
     assert [stream.request_id for stream in server.hub.streams] == ["a"]
