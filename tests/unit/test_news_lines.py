@@ -106,7 +106,8 @@ def test_they_are_empty_when_nothing_waits_and_all_steps_are_told_of() -> None:
     taker = Taker()
     taker.waits = {100: 0.1}
     seen = []
-    for act in (lambda: taker.add(*range(MOST + 1)), taker.turn, lambda: taker.add(100)):
+    acts: list[Callable[[], None]] = [lambda: taker.add(*range(MOST + 1)), taker.turn, lambda: taker.add(100)]
+    for act in acts:
         act()
         seen.append(taker.lines.empty)
     assert seen == [False, True, False]
