@@ -188,7 +188,18 @@ async def test_what_is_no_text_is_told_as_an_error(client: midstream.Client) -> 
     assert told[1] == r"caf\udce9"
 
 
-@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit])
+class Ended(BaseException):
+    """What is no Exception, as that of a test which has failed."""
+
+
+class Unsayable(Exception):
+    """Whoever wrote it has not tried to print it."""
+
+    def __str__(self) -> str:
+        return self.args[1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit, Ended])
 async def test_a_tool_that_ends_itself_has_failed(
     client: midstream.Client, ending: type[BaseException]
 ) -> None:
@@ -199,6 +210,16 @@ async def test_a_tool_that_ends_itself_has_failed(
     async with asyncio.timeout(30):
         assert await run.answer() == "Pity."
     assert run.outcomes[0].error == f"it ended in {ending()!r}"
+
+
+async def test_an_error_that_cannot_be_printed_is_told_by_its_name(client: midstream.Client) -> None:
+    def weather(city: str) -> str:
+        raise Unsayable(city)
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    assert run.outcomes[0].error == "Unsayable"
 
 
 async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:
