@@ -222,6 +222,19 @@ async def test_an_error_that_cannot_be_printed_is_told_by_its_name(client: midst
     assert run.outcomes[0].error == "Unsayable"
 
 
+async def test_an_error_of_any_length_ends_no_run(client: midstream.Client) -> None:
+    """As where a tool's own server answers with a page."""
+
+    def weather(city: str) -> str:
+        raise ValueError(city * (300_000 if city == "Rome" else 30_000))
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Pity."))
+    assert await run.answer() == "Pity."
+    fits, sent = (one.error or "" for one in run.outcomes)
+    assert fits.startswith("the error cannot be told: ")
+    assert sent.startswith("the error cannot be told: it would be a message of 1200")
+
+
 async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:
     run = await client.run(Agent(tools=[weather], max_calls=2), saying(PARIS, PARIS, PARIS, "Never."))
     with pytest.raises(midstream.LimitReached, match="more than 2 calls"):

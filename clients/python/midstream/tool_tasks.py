@@ -252,7 +252,7 @@ class ToolTasks:
     async def _tell(self, work: _Work) -> None:
         """What the stream does not take it has, or stands no more. Where the connection was lost meanwhile
         nobody knows, and it is told again."""
-        outcome = work.outcome
+        outcome, refused = work.outcome, False
         assert outcome is not None, "it is told once there is one"
         while not self._channel.ended:
             request_id, call_id = self._channel.request_id, work.call.call_id
@@ -265,11 +265,12 @@ class ToolTasks:
             except ConnectionLost:
                 continue
             except RequestError as refusal:
-                if outcome.content is None:
+                if refused:  # for that there is no room either
                     self._fail(refusal)
                     return
+                what, refused = "error" if outcome.content is None else "result", True
                 work.outcome = outcome = ToolOutcome(
-                    call=work.call, error=f"the result cannot be told: {refusal}"
+                    call=work.call, error=f"the {what} cannot be told: {refusal}"
                 )
             else:
                 return
