@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -233,6 +234,24 @@ async def test_an_error_of_any_length_ends_no_run(client: midstream.Client) -> N
     fits, sent = (one.error or "" for one in run.outcomes)
     assert fits.startswith("the error cannot be told: ")
     assert sent.startswith("the error cannot be told: it would be a message of 1200")
+
+
+class Text(str):
+    """As libraries return it, such as numpy."""
+
+    __slots__ = ()
+
+
+async def test_a_text_of_any_kind_is_told_as_it_is(client: midstream.Client) -> None:
+    class Weather(enum.StrEnum):
+        MILD = "mild"
+
+    def weather(city: str) -> str:
+        return Weather.MILD if city == "Rome" else Text("mild")
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert [(one.content, type(one.content)) for one in run.outcomes] == [("mild", str)] * 2
 
 
 async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:
