@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
@@ -97,7 +98,10 @@ class connect:  # noqa: N801 - used as the verb that it is
             self._session.cancel()
             raise
         if not opened.done():
-            await self._session  # which says why not
+            try:
+                await self._session  # which says why not
+            except ExceptionGroup as several:
+                raise _only(several) from None
         return opened.result()
 
     async def _hold(self, opened: asyncio.Future[Server]) -> None:
@@ -112,7 +116,8 @@ class connect:  # noqa: N801 - used as the verb that it is
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        await self._session
+        with suppress(Exception):  # the connection was lost, as its calls have said
+            await self._session
 
     def __enter__(self) -> Server:
         self._thread = LoopThread()
@@ -127,6 +132,13 @@ class connect:  # noqa: N801 - used as the verb that it is
     ) -> None:
         self._thread.run(self.__aexit__(kind, error, trace))
         self._thread.stop()
+
+
+def _only(error: Exception) -> Exception:
+    """What its library has wrapped, where that is one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _command(words: Sequence[str]) -> mcp.StdioServerParameters:
