@@ -23,6 +23,7 @@ bridge: Any = pytest.importorskip("midstream.mcp")
 
 SERVER = [sys.executable, "-m", "tests.fakes.mcp_server"]
 ROOT = Path(__file__).parents[2]
+ODD = Path(__file__).parents[1] / "fakes" / "odd_mcp_server.py"
 
 
 @pytest.fixture
@@ -142,6 +143,19 @@ async def test_one_that_dies_is_told_by_its_calls_and_then_left_in_peace(
         process.kill()
         with pytest.raises(mcp.MCPError):
             await call
+
+
+async def test_one_whose_list_of_tools_has_no_end_is_asked_no_further() -> None:
+    with pytest.raises(midstream.MidstreamError, match="has no end"):
+        async with bridge.connect([sys.executable, str(ODD), "endless"]):
+            raise AssertionError
+
+
+async def test_it_is_asked_anew_whatever_it_said_before() -> None:
+    async with bridge.connect([sys.executable, str(ODD), "again"]) as server:
+        assert [tool.name for tool in server.tools] == ["tool1"]
+        await server.list_tools()
+        assert [tool.name for tool in server.tools] == ["tool2"]
 
 
 def test_a_tool_that_is_json_is_told_and_called_as_it_is() -> None:

@@ -27,11 +27,12 @@ from midstream.sync import LoopThread
 from midstream.tool_tasks import progress as tell_progress
 from midstream.tools import JsonTool
 
+MOST_PAGES = 100  # of a list of tools
 Where = str | Sequence[str] | mcp.StdioServerParameters
 
 
 class ToolError(MidstreamError):
-    """A tool of the server's says that it failed, and how."""
+    """A tool of the server's says that it failed, and how; or its tools cannot be told."""
 
 
 class Server:
@@ -45,11 +46,15 @@ class Server:
 
     async def list_tools(self) -> None:
         """Ask it anew which there are."""
-        listed = await self._client.list_tools()
-        tools = [*listed.tools]
-        while listed.next_cursor is not None:
-            listed = await self._client.list_tools(cursor=listed.next_cursor)
+        tools, cursor = list[types.Tool](), None
+        for _ in range(MOST_PAGES):
+            listed = await self._client.list_tools(cursor=cursor, cache_mode="refresh")
             tools += listed.tools
+            cursor = listed.next_cursor
+            if cursor is None:
+                break
+        else:
+            raise ToolError(f"its list of tools has no end: there is more behind {MOST_PAGES} pages")
         self.tools = [
             JsonTool(
                 name=_name(self._prefix + tool.name),
