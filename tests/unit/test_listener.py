@@ -792,6 +792,19 @@ def test_who_settles_nothing_is_waited_for_no_longer_than_that(
     assert [second.hear(), second.hear()] == [api.Claimed(2), api.Adopted(2)]
 
 
+def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """As for a stream that it has begun, and for the next of that name, before the first was kept."""
+    gateway = connect().join()
+    assert welcomed(gateway)
+    gateway.send([api.Adopt(1, b"key", claims=True), kept(3, grace_s=0.0), api.Adopt(2, b"key", claims=True)])
+    assert [gateway.hear() for _ in range(3)] == [api.Adopted(1), api.Kept(3), api.Claimed(2)]
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    gateway.close()
+    assert engine.next_commands() == [api.Cancel(number)]
+
+
 def test_what_one_gateway_leaves_another_has_once(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
