@@ -251,7 +251,8 @@ class Listener:
                 left = self._owners[kept.number].number
                 self._owners[kept.number] = Owner(gateway, number, kept)
                 gateway.streams[number] = kept.number
-                if former is not None and former.streams.pop(left, None) is not None:
+                moves = (former, left) != (gateway, number)  # it may ask twice
+                if former is not None and moves and former.streams.pop(left, None) is not None:
                     former.answer(api.Moved(left))
         return api.Adopted(number, kept.journal.told())
 

@@ -772,6 +772,17 @@ def test_of_gateways_that_claim_a_name_one_has_it_and_the_next_when_that_is_sett
     first.send([kept(7), api.Settle(1, b"key")])
     assert [first.hear(), first.hear()] == [api.Kept(7), api.Moved(7)]
     adopted = second.hear()
+def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
+    """As where a claim of its own is settled while it asks anew."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key")])
+    assert [type(second.hear()) for _ in range(2)] == [api.Adopted] * 2
+    second.send([api.Pause(9)])
+    assert engine.next_commands() == [api.Pause(number)]
+
+
     assert isinstance(adopted, api.Adopted)
     assert adopted.journal is not None
     second.close()  # without a word
