@@ -390,6 +390,30 @@ def test_commands_that_cannot_be_taken_end_their_gateway_with_all_that_it_began(
     assert engine.next_commands() == [api.Cancel(number)]
 
 
+@only_sockets
+def test_what_came_before_a_command_that_cannot_be_taken_has_been_done(
+    engine: SimulatedEngine, connect: Connect
+) -> None:
+    """Or a stream would wait for another gateway of which no engine has heard."""
+    gateway = connect().join()
+    assert welcomed(gateway)
+    gateway.send([kept(1, grace_s=0.0), replace(kept(2), tokens=[2**31])])
+    (submitted,) = engine.next_commands()
+    assert isinstance(submitted, api.Submit)
+    assert engine.next_commands() == [api.Cancel(submitted.stream)]
+
+
+def test_a_gateway_that_gives_two_streams_one_number_is_refused_and_all_of_them_end(
+    engine: SimulatedEngine, connect: Connect
+) -> None:
+    gateway = connect()
+    (number,) = with_streams(engine, gateway, 1)
+    gateway.send([submit(1)])
+    assert gateway.hear() == api.Failed("two of its streams have the number 1")
+    assert engine.next_commands() == [api.Cancel(number)]
+    assert engine.commands.empty()
+
+
 # -- several ---------------------------------------------------------------------------------------
 
 
@@ -748,6 +772,17 @@ def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
     assert second.hear() == api.Adopted(8)
 
 
+def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
+    """As where a claim of its own is settled while it asks anew."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key")])
+    assert [type(second.hear()) for _ in range(2)] == [api.Adopted] * 2
+    second.send([api.Pause(9)])
+    assert engine.next_commands() == [api.Pause(number)]
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
@@ -772,17 +807,6 @@ def test_of_gateways_that_claim_a_name_one_has_it_and_the_next_when_that_is_sett
     first.send([kept(7), api.Settle(1, b"key")])
     assert [first.hear(), first.hear()] == [api.Kept(7), api.Moved(7)]
     adopted = second.hear()
-def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
-    """As where a claim of its own is settled while it asks anew."""
-    first, second = joined(connect, 2)
-    first.send([kept(3)])
-    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
-    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key")])
-    assert [type(second.hear()) for _ in range(2)] == [api.Adopted] * 2
-    second.send([api.Pause(9)])
-    assert engine.next_commands() == [api.Pause(number)]
-
-
     assert isinstance(adopted, api.Adopted)
     assert adopted.journal is not None
     second.close()  # without a word
