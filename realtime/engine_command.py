@@ -75,5 +75,5 @@ def _bound(address: Address) -> socket.socket:
         path.chmod(0o600)
     except OSError as error:
         listening.close()
-        raise StartupError(f"{path} cannot be listened at: {error.strerror}") from None
+        raise StartupError(f"{path} cannot be listened at: {error.strerror or error}") from None
     return listening

@@ -42,7 +42,8 @@ class Claims(Generic[G]):
         return line[0] if first and line else None
 
     def leave(self, gateway: G) -> list[tuple[bytes, Claim[G]]]:
-        """All that a gateway claimed is no more; returns who has those names instead."""
+        """All that a gateway claimed is no more, and it may have claimed a name twice; returns who has those
+        names instead."""
         left = [(name, one) for name, line in self._lines.items() for one in line if one.gateway == gateway]
         next_ones = [(name, self.settle(name, claim)) for name, claim in left]
-        return [(name, claim) for name, claim in next_ones if claim is not None]
+        return [(name, one) for name, one in next_ones if one is not None and one.gateway != gateway]

@@ -159,16 +159,23 @@ class Listener:
             self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
-        with self._lock:
-            said = [one for command in commands for one in self._for_engine(gateway, command)]
-        if said or not commands:  # nothing at all asks whether the engine lives
-            self._send(said)
+        said = list[api.AnyCommand]()
+        try:
+            with self._lock:
+                for command in commands:
+                    said += self._for_engine(gateway, command)
+        finally:  # what came before one that cannot be taken is known here, and is to be there
+            if said or not commands:  # nothing at all asks whether the engine lives
+                self._send(said)
 
     def _for_engine(self, gateway: Gateway, command: api.AnyCommand) -> list[api.AnyCommand]:
         """What the engine is told of it, by its own numbers."""
         match command:
             case api.TellBlocks():
                 return [command]
+            case api.Submit(stream=stream) if stream in gateway.streams:
+                gateway.refuse(f"two of its streams have the number {stream}")
+                return []
             case api.Submit():
                 return self._submit(gateway, command)
             case api.Adopt() | api.Settle() | api.Deposit() | api.Collect() | api.Announce():
@@ -251,7 +258,8 @@ class Listener:
                 left = self._owners[kept.number].number
                 self._owners[kept.number] = Owner(gateway, number, kept)
                 gateway.streams[number] = kept.number
-                if former is not None and former.streams.pop(left, None) is not None:
+                moves = (former, left) != (gateway, number)  # it may ask twice
+                if former is not None and moves and former.streams.pop(left, None) is not None:
                     former.answer(api.Moved(left))
         return api.Adopted(number, kept.journal.told())
 

@@ -104,6 +104,8 @@ def _lines(file: str) -> list[str]:
         lines = Path(file).read_text().splitlines()
     except OSError as error:
         raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PlaceError(f"the file {file} cannot be read: it is no text") from None
     return [line for line in (line.partition("#")[0].strip() for line in lines) if line]
 
 

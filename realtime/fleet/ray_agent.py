@@ -87,7 +87,7 @@ def _hear(line: bytes, receive: Callable[[Placement], None]) -> None:
     try:
         placement = msgspec.json.decode(line, type=Placement)
     except msgspec.DecodeError:
-        log.warning("%s", line.decode().strip())
+        log.warning("%s", line.decode(errors="replace").strip())
     else:
         receive(placement)
 

@@ -51,6 +51,8 @@ class SocketLink(asyncio.Protocol):
                 await self._connect()
         except TimeoutError:
             raise OSError(f"nothing answered there for {CONNECT_S:g} s") from None
+        except UnicodeError:  # as the standard library says it
+            raise OSError("its host is no name of a machine") from None
         self._write(api.encoded(api.Join(self._token)))
         self._on_messages([api.Prepared()])  # one that can be connected to has its model
 

@@ -90,7 +90,8 @@ class Serving:
 
     def is_proven(self, engine: int) -> bool:
         """Whether everybody whom the last engine of this number was given moved on in it."""
-        return self._submission_to[engine].proven(engine)
+        submission = self._submission_to.get(engine)  # of one that was there
+        return submission is not None and submission.proven(engine)
 
     def wants(self, model: str) -> bool:
         """Whether some stream needs an engine of it."""

@@ -8,8 +8,9 @@ quotas; which gateways there are it hears from engines.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from msgspec import Struct, msgpack
+from msgspec import MsgspecError, Struct, msgpack
 
 from engine import api
 from realtime.hub.keepers import answering, chosen
@@ -59,8 +60,7 @@ class Shares:
             self._others.discard(gateway)
             self._elsewhere.forget(gateway)
         elif announced.what:
-            told = _decode(announced.what)
-            self._elsewhere.hear(gateway, told.taken, whole=told.whole)
+            self._hear(gateway, announced.what)
         else:  # it has come, and knows nothing of us
             self._others.add(gateway)
             self._whole = True
@@ -74,6 +74,12 @@ class Shares:
         if engine is self._relay:
             self._relay = None
             self._tell_soon()
+
+    def _hear(self, gateway: tuple[int, int], what: bytes) -> None:
+        """What a program of others, or a server of another version, tells in other words is passed over."""
+        with suppress(MsgspecError, ValueError, RecursionError):
+            told = _decode(what)
+            self._elsewhere.hear(gateway, told.taken, whole=told.whole)
 
     def withdraw(self) -> None:
         """Whoever is here goes elsewhere, and must not be in the way of itself there."""

@@ -27,7 +27,7 @@ HELLO = api.Hello(
 
 class Link:
     """To an engine that says hello as soon as it is opened, and answers what it is sent; or, as `fault` says,
-    `hangs`, `fails` or `cannot be prepared`."""
+    `hangs`, `fails`, `breaks` or `cannot be prepared`."""
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class Link:
         self.hear(api.Prepared())
 
     async def open(self) -> None:
+        if self.fault == "breaks":
+            raise ValueError("what nobody expects of a link")
         if self.fault == "fails":
             self.hear(api.Failed("it has no memory"))
         elif not self.fault:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -188,7 +189,18 @@ async def test_what_is_no_text_is_told_as_an_error(client: midstream.Client) -> 
     assert told[1] == r"caf\udce9"
 
 
-@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit])
+class Ended(BaseException):
+    """What is no Exception, as that of a test which has failed."""
+
+
+class Unsayable(Exception):
+    """Whoever wrote it has not tried to print it."""
+
+    def __str__(self) -> str:
+        return self.args[1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError, SystemExit, Ended])
 async def test_a_tool_that_ends_itself_has_failed(
     client: midstream.Client, ending: type[BaseException]
 ) -> None:
@@ -199,6 +211,47 @@ async def test_a_tool_that_ends_itself_has_failed(
     async with asyncio.timeout(30):
         assert await run.answer() == "Pity."
     assert run.outcomes[0].error == f"it ended in {ending()!r}"
+
+
+async def test_an_error_that_cannot_be_printed_is_told_by_its_name(client: midstream.Client) -> None:
+    def weather(city: str) -> str:
+        raise Unsayable(city)
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    assert run.outcomes[0].error == "Unsayable"
+
+
+async def test_an_error_of_any_length_ends_no_run(client: midstream.Client) -> None:
+    """As where a tool's own server answers with a page."""
+
+    def weather(city: str) -> str:
+        raise ValueError(city * (300_000 if city == "Rome" else 30_000))
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Pity."))
+    assert await run.answer() == "Pity."
+    fits, sent = (one.error or "" for one in run.outcomes)
+    assert fits.startswith("the error cannot be told: ")
+    assert sent.startswith("the error cannot be told: it would be a message of 1200")
+
+
+class Text(str):
+    """As libraries return it, such as numpy."""
+
+    __slots__ = ()
+
+
+async def test_a_text_of_any_kind_is_told_as_it_is(client: midstream.Client) -> None:
+    class Weather(enum.StrEnum):
+        MILD = "mild"
+
+    def weather(city: str) -> str:
+        return Weather.MILD if city == "Rome" else Text("mild")
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Thanks."))
+    assert await run.answer() == "Thanks."
+    assert [(one.content, type(one.content)) for one in run.outcomes] == [("mild", str)] * 2
 
 
 async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scripted: Served) -> None:

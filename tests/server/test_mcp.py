@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ bridge: Any = pytest.importorskip("midstream.mcp")
 
 SERVER = [sys.executable, "-m", "tests.fakes.mcp_server"]
 ROOT = Path(__file__).parents[2]
+ODD = Path(__file__).parents[1] / "fakes" / "odd_mcp_server.py"
 
 
 @pytest.fixture
@@ -45,13 +47,21 @@ async def where(request: pytest.FixtureRequest, told: tuple[int, asyncio.Queue[s
     if request.param == "stdio":
         yield stdio(port)
         return
+    async with by_http(port):
+        yield await heard(words)
+
+
+@asynccontextmanager
+async def by_http(port: int) -> AsyncIterator[asyncio.subprocess.Process]:
+    """It ends at the latest behind this."""
     process = await asyncio.create_subprocess_exec(
         *SERVER, "http", str(port), cwd=ROOT, env=environment(), stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        yield await heard(words)
+        yield process
     finally:
-        process.kill()
+        if process.returncode is None:
+            process.kill()
         await process.wait()
 
 
@@ -115,10 +125,37 @@ def test_without_async(scripted: Served) -> None:
         assert [one.content for one in run.outcomes] == ["mild in Oslo for 1 days"]
 
 
-async def test_where_there_is_no_server_it_says_so() -> None:
-    with pytest.raises(Exception, match=r"."):
-        async with bridge.connect([sys.executable, "-c", "pass"]):
+@pytest.mark.parametrize("there", [[sys.executable, "-c", "pass"], "http://127.0.0.1:9/mcp"])
+async def test_where_there_is_no_server_it_says_so(there: Any) -> None:
+    with pytest.raises(Exception, match=r"Connection closed|connection attempts failed"):
+        async with bridge.connect(there):
             raise AssertionError
+
+
+async def test_one_that_dies_is_told_by_its_calls_and_then_left_in_peace(
+    told: tuple[int, asyncio.Queue[str]],
+) -> None:
+    port, words = told
+    async with by_http(port) as process, bridge.connect(await heard(words)) as server:
+        wait = next(tool for tool in server.tools if tool.name == "wait")
+        call = asyncio.create_task(wait.function(city="Oslo"))
+        assert await heard(words) == "begun"
+        process.kill()
+        with pytest.raises(mcp.MCPError):
+            await call
+
+
+async def test_one_whose_list_of_tools_has_no_end_is_asked_no_further() -> None:
+    with pytest.raises(midstream.MidstreamError, match="has no end"):
+        async with bridge.connect([sys.executable, str(ODD), "endless"]):
+            raise AssertionError
+
+
+async def test_it_is_asked_anew_whatever_it_said_before() -> None:
+    async with bridge.connect([sys.executable, str(ODD), "again"]) as server:
+        assert [tool.name for tool in server.tools] == ["tool1"]
+        await server.list_tools()
+        assert [tool.name for tool in server.tools] == ["tool2"]
 
 
 def test_a_tool_that_is_json_is_told_and_called_as_it_is() -> None:

@@ -123,6 +123,11 @@ async def test_one_that_never_starts_does_not_keep_others_from_starting(
     assert caplog.text.count("b does not start: it has no memory; trying again") == 1
 
 
+async def test_one_whose_supervisor_dies_before_it_was_ever_there_is_tried_anew() -> None:
+    async with started(Run(Place("a"), Place("b", "breaks", "breaks")), engines=2) as run:
+        assert run.serving == [0, 1]
+
+
 async def test_each_engine_that_dies_is_replaced_and_the_others_go_on() -> None:
     places = [Place("a"), Place("b"), Place("c")]
     async with started(Run(*places), engines=3) as run:

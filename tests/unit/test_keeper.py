@@ -328,6 +328,7 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
     assert (first.name, first.engines) == ("a", 1)
     assert second.engines > 1
     assert "something else" in caplog.messages
+    assert "caf\ufffd" in caplog.messages, "what is no text ends nobody"
     assert (
         "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
     )

@@ -201,6 +201,12 @@ async def test_where_nobody_listens_the_error_says_so(peers: Peers) -> None:
         await peers.opened(address)
 
 
+@pytest.mark.parametrize("name", ["a..b", "a" * 64])
+async def test_what_is_no_name_of_a_machine_is_said_to_be_none(peers: Peers, name: str) -> None:
+    with pytest.raises(OSError, match=re.compile("no name of a machine|Misformatted domain name")):
+        await peers.opened(f"{peers.kind}{name}:7000")
+
+
 @pytest.mark.parametrize("kind", ["tls:", "grpc:", "grpc:tls:"])
 async def test_who_does_not_answer_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, certified: Certified, kind: str

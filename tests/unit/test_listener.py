@@ -390,6 +390,30 @@ def test_commands_that_cannot_be_taken_end_their_gateway_with_all_that_it_began(
     assert engine.next_commands() == [api.Cancel(number)]
 
 
+@only_sockets
+def test_what_came_before_a_command_that_cannot_be_taken_has_been_done(
+    engine: SimulatedEngine, connect: Connect
+) -> None:
+    """Or a stream would wait for another gateway of which no engine has heard."""
+    gateway = connect().join()
+    assert welcomed(gateway)
+    gateway.send([kept(1, grace_s=0.0), replace(kept(2), tokens=[2**31])])
+    (submitted,) = engine.next_commands()
+    assert isinstance(submitted, api.Submit)
+    assert engine.next_commands() == [api.Cancel(submitted.stream)]
+
+
+def test_a_gateway_that_gives_two_streams_one_number_is_refused_and_all_of_them_end(
+    engine: SimulatedEngine, connect: Connect
+) -> None:
+    gateway = connect()
+    (number,) = with_streams(engine, gateway, 1)
+    gateway.send([submit(1)])
+    assert gateway.hear() == api.Failed("two of its streams have the number 1")
+    assert engine.next_commands() == [api.Cancel(number)]
+    assert engine.commands.empty()
+
+
 # -- several ---------------------------------------------------------------------------------------
 
 
@@ -748,6 +772,17 @@ def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
     assert second.hear() == api.Adopted(8)
 
 
+def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
+    """As where a claim of its own is settled while it asks anew."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key")])
+    assert [type(second.hear()) for _ in range(2)] == [api.Adopted] * 2
+    second.send([api.Pause(9)])
+    assert engine.next_commands() == [api.Pause(number)]
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
@@ -790,6 +825,19 @@ def test_who_settles_nothing_is_waited_for_no_longer_than_that(
     assert first.hear() == api.Adopted(1)
     second.send([api.Adopt(2, b"key", claims=True)])
     assert [second.hear(), second.hear()] == [api.Claimed(2), api.Adopted(2)]
+
+
+def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """As for a stream that it has begun, and for the next of that name, before the first was kept."""
+    gateway = connect().join()
+    assert welcomed(gateway)
+    gateway.send([api.Adopt(1, b"key", claims=True), kept(3, grace_s=0.0), api.Adopt(2, b"key", claims=True)])
+    assert [gateway.hear() for _ in range(3)] == [api.Adopted(1), api.Kept(3), api.Claimed(2)]
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    gateway.close()
+    assert engine.next_commands() == [api.Cancel(number)]
 
 
 def test_what_one_gateway_leaves_another_has_once(

@@ -77,6 +77,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
+def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """As a token that somebody has drawn, and not written down in letters."""
+    file = tmp_path / "drawn"
+    file.write_bytes(b"\xbf\x00")
+    with pytest.raises(PlaceError, match=f"the file {file} cannot be read: it is no text"):
+        places.token_in(str(file))
+    with pytest.raises(PlaceError, match=f"the file {file} cannot be read: it is no text"):
+        at_start(Options(fleet="static", engine_addresses_file=str(file)))
+
+
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("# of the fleet\n  sesame \n\n")
@@ -106,6 +116,17 @@ def test_an_address_is_taken_apart() -> None:
 def test_an_engine_that_is_encrypted_by_grpc_is_known_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(PlaceError, match="an engine at grpc:tls:a:1 is known by --engine-ca-file: give one"):
         at_start(Options(fleet="static", engine_addresses="grpc:tls:a:1"))
+
+
+def test_a_path_that_cannot_be_listened_at_is_told_with_the_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, why in (
+        (tmp_path / ("a" * 108), "AF_UNIX path too long"),
+        (tmp_path / "a" / "b", "No such file"),
+    ):
+        assert engine_command.main(["--listen", f"unix:{path}"]) == 1
+        assert f"{path} cannot be listened at: {why}" in capsys.readouterr().err
 
 
 def test_where_grpc_is_missing_both_sides_say_how_to_get_it(

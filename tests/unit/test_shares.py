@@ -106,6 +106,15 @@ def test_streams_count_at_both_until_they_end() -> None:
     assert not them.second.refuses()
 
 
+@pytest.mark.parametrize("what", [b"hello", b"\xc1", b"\x91" * 10_000, b"\x92\x80\xa1\xff"])
+def test_a_program_that_announces_something_else_is_passed_over(what: bytes) -> None:
+    them = Gateways(Allowance(max_streams=1))
+    them.first.receive(0, api.Announced(9, what))
+    them.first.start()
+    them.settle()
+    assert them.second.refuses(), "the others are heard"
+
+
 def test_prompts_that_wait_count_at_both() -> None:
     them = Gateways(Allowance(prefill_tokens=100))
     waiting = them.first.start(90)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
@@ -26,11 +27,12 @@ from midstream.sync import LoopThread
 from midstream.tool_tasks import progress as tell_progress
 from midstream.tools import JsonTool
 
+MOST_PAGES = 100  # of a list of tools
 Where = str | Sequence[str] | mcp.StdioServerParameters
 
 
 class ToolError(MidstreamError):
-    """A tool of the server's says that it failed, and how."""
+    """A tool of the server's says that it failed, and how; or its tools cannot be told."""
 
 
 class Server:
@@ -44,11 +46,15 @@ class Server:
 
     async def list_tools(self) -> None:
         """Ask it anew which there are."""
-        listed = await self._client.list_tools()
-        tools = [*listed.tools]
-        while listed.next_cursor is not None:
-            listed = await self._client.list_tools(cursor=listed.next_cursor)
+        tools, cursor = list[types.Tool](), None
+        for _ in range(MOST_PAGES):
+            listed = await self._client.list_tools(cursor=cursor, cache_mode="refresh")
             tools += listed.tools
+            cursor = listed.next_cursor
+            if cursor is None:
+                break
+        else:
+            raise ToolError(f"its list of tools has no end: there is more behind {MOST_PAGES} pages")
         self.tools = [
             JsonTool(
                 name=_name(self._prefix + tool.name),
@@ -97,7 +103,10 @@ class connect:  # noqa: N801 - used as the verb that it is
             self._session.cancel()
             raise
         if not opened.done():
-            await self._session  # which says why not
+            try:
+                await self._session  # which says why not
+            except ExceptionGroup as several:
+                raise _only(several) from None
         return opened.result()
 
     async def _hold(self, opened: asyncio.Future[Server]) -> None:
@@ -112,7 +121,8 @@ class connect:  # noqa: N801 - used as the verb that it is
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        await self._session
+        with suppress(Exception):  # the connection was lost, as its calls have said
+            await self._session
 
     def __enter__(self) -> Server:
         self._thread = LoopThread()
@@ -127,6 +137,13 @@ class connect:  # noqa: N801 - used as the verb that it is
     ) -> None:
         self._thread.run(self.__aexit__(kind, error, trace))
         self._thread.stop()
+
+
+def _only(error: Exception) -> Exception:
+    """What its library has wrapped, where that is one."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _command(words: Sequence[str]) -> mcp.StdioServerParameters:

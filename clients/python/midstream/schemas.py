@@ -65,8 +65,8 @@ def to_json(value: object) -> str:
 
 
 def result_text(result: object) -> str:
-    """As a model is told it: a text as it is, anything else as JSON."""
-    return result if isinstance(result, str) else to_json(result)
+    """As a model is told it: a text as it is, of whatever kind of text, anything else as JSON."""
+    return str.__str__(result) if isinstance(result, str) else to_json(result)
 
 
 def _validated(kind: type, value: object) -> object:

@@ -234,8 +234,7 @@ class ToolTasks:
                 return ToolOutcome(call=call, content=result_text(await self._run(call)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             late = f"it took longer than {self._agent.tool_timeout_s} s"
-            why = late if timeout.expired() else str(error) or type(error).__name__
-            return ToolOutcome(call=call, error=_sayable(why))
+            return ToolOutcome(call=call, error=late if timeout.expired() else _words(error))
 
     async def _run(self, call: Call) -> Any:
         """In a thread, unless it is known to wait: a slow function does not hold up the connection."""
@@ -253,7 +252,7 @@ class ToolTasks:
     async def _tell(self, work: _Work) -> None:
         """What the stream does not take it has, or stands no more. Where the connection was lost meanwhile
         nobody knows, and it is told again."""
-        outcome = work.outcome
+        outcome, refused = work.outcome, False
         assert outcome is not None, "it is told once there is one"
         while not self._channel.ended:
             request_id, call_id = self._channel.request_id, work.call.call_id
@@ -266,11 +265,12 @@ class ToolTasks:
             except ConnectionLost:
                 continue
             except RequestError as refusal:
-                if outcome.content is None:
+                if refused:  # for that there is no room either
                     self._fail(refusal)
                     return
+                what, refused = "error" if outcome.content is None else "result", True
                 work.outcome = outcome = ToolOutcome(
-                    call=work.call, error=f"the result cannot be told: {refusal}"
+                    call=work.call, error=f"the {what} cannot be told: {refusal}"
                 )
             else:
                 return
@@ -281,16 +281,23 @@ async def _own(awaited: Awaitable[Any]) -> Any:
     that is an error as in a thread, and does not end whoever called it."""
     try:
         return await awaited
-    except (asyncio.CancelledError, SystemExit) as ended:
+    except (Exception, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as ended:
         caller = asyncio.current_task()
         if isinstance(ended, asyncio.CancelledError) and caller is not None and caller.cancelling():
             raise  # it is the caller who is to end
         raise RuntimeError(f"it ended in {ended!r}") from ended
 
 
-def _sayable(error: str) -> str:
-    """As Python prints it: the name of a file may have bytes in it that are no text."""
-    return error.encode(errors="backslashreplace").decode()
+def _words(error: Exception) -> str:
+    """As Python prints them: the name of a file may have bytes in it that are no text, and an error may not
+    know how to say itself."""
+    try:
+        words = str(error)
+    except Exception:  # noqa: BLE001 - whatever it is
+        words = ""
+    return (words or type(error).__name__).encode(errors="backslashreplace").decode()
 
 
 def _runs(work: _Work) -> bool:
