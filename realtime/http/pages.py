@@ -40,6 +40,10 @@ HEADERS = {
 
 KEPT_HEADERS = ("ETag", "Last-Modified")
 
+LONGEST_PATH = (
+    64  # of any file here; to look for a longer one, folder by folder, would take tens of milliseconds
+)
+
 
 class PageConvertor(PathConvertor):
     """A path that may be a page's: below /v1 there are none, and what is missing there is no page."""
@@ -84,7 +88,10 @@ class Folder(StaticFiles):
             await answer(scope, receive, send_with_headers)
 
     def get_path(self, scope: Scope) -> str:
-        return os.path.normpath(str(scope["path_params"]["path"]))
+        path = str(scope["path_params"]["path"])
+        if len(path) > LONGEST_PATH:
+            raise HTTPException(404)
+        return os.path.normpath(path)
 
     def file_response(
         self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200

@@ -1,4 +1,4 @@
-"""The static files against readers who read nothing: none of them is kept open."""
+"""The static files against readers who read nothing, of whom none keeps one open, and paths that are none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 
-from realtime.http.pages import routes
+from realtime.http.pages import Folder, routes
 from tests.server.asgi_app_server import raw_socket, serving
 
 pytestmark = pytest.mark.asyncio
@@ -39,3 +39,19 @@ async def test_whoever_reads_nothing_of_a_file_keeps_none_open() -> None:
         head = await peer.read_response()
         assert b"content-type: text/javascript; charset=utf-8" in head
         assert await peer.read(len(content)) == content
+
+
+async def test_a_path_of_thousands_of_folders_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+
+    def nowhere(self: Folder, path: str) -> tuple[str, None]:
+        looked_for.append(path)
+        return "", None
+
+    monkeypatch.setattr(Folder, "lookup_path", nowhere)
+    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+        for path in (b"/" + b"a/" * 7000, b"/sdk/" + b"a/" * 7000):
+            await peer.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+            assert (await peer.read_response()).startswith(b"HTTP/1.1 404 ")
+            await peer.read(len(b"Not Found"))
+    assert looked_for == []
