@@ -23,7 +23,7 @@ from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.bodies_and_headers import fields_of, read_body, request_id_header
+from realtime.http.bodies_and_headers import fields_of, query_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
@@ -78,7 +78,7 @@ class StreamEndpoint:
 
         def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
-            tenant = request.query_params.get("tenant") or holder.tenant
+            tenant = query_of(request).get("tenant") or holder.tenant
             self._credentials.check_held(holder)
             self._check_tenant(tenant, holder, frame)
             work = self._work.of(caller_of(request))
@@ -124,7 +124,7 @@ def _takes_over(request: Request) -> bool:
 
 def _after(request: Request) -> int:
     """A browser's EventSource that comes again says by itself what it has; its URL is still the first."""
-    said = request.headers.get("last-event-id") or request.query_params.get("after", "-1")
+    said = request.headers.get("last-event-id") or query_of(request).get("after", "-1")
     if not (
         said == "-1" or (said.isascii() and said.isdigit() and len(said) <= 10 and int(said) <= MAX_INDEX)
     ):
