@@ -163,28 +163,29 @@ class ControlResponse(Response):
         self._frame = frame
         self._listener = listener
         self._work = work
+        self._unanswered = False  # it has been acted on, and no answer will come
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
         async with sse.watched_for_disconnect(receive, listener.leave):
-            replied = await self._work.do(self._say, steering_s(text_length(self._frame)))
-            while replied and not (listener.reply or listener.failure or listener.gone):
+            await self._work.do(self._say, steering_s(text_length(self._frame)))
+            while not (self._unanswered or listener.reply or listener.failure or listener.gone):
                 await listener.wait_for_news()
         await _response(listener, self._frame)(scope, receive, send)
 
-    def _say(self) -> bool:
-        """And whether an answer will come."""
-        replied = self._is_answered()
+    def _say(self) -> None:
         # A ref of our own: those of other connections are not known here.
         frame = replace(self._frame, ref=secrets.token_hex(8))
-        self._hub.receive_frame(self._tenant, frame, self._listener)
-        return replied
+        self._hub.receive_frame(self._tenant, frame, self._listener, self._acted)
 
-    def _is_answered(self) -> bool:
-        """Grants never are, nor is the cancelling of what has ended."""
-        if isinstance(self._frame, protocol.Cancel):
-            return self._hub.is_live(self._tenant, self._frame.request_id)
-        return not isinstance(self._frame, protocol.Grant)
+    def _acted(self) -> None:
+        """Grants are never answered, nor is the cancelling of what has ended."""
+        match self._frame:
+            case protocol.Grant():
+                self._unanswered = True
+            case protocol.Cancel(request_id=request_id):
+                self._unanswered = not self._hub.is_live(self._tenant, request_id)
+        self._listener.flush()
 
 
 def _response(listener: HttpListener, frame: StreamFrame) -> Response:
