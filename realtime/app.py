@@ -68,7 +68,7 @@ class Endpoints:
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
         self._work = work = RequestWork(ledger)
-        self.openai = openai(hub, connections, work, limits.max_message_bytes, timeouts)
+        self.openai = openai(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
         self.change_model = model_endpoint(hub, credentials)

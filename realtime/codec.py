@@ -191,13 +191,14 @@ def _type_at(kind: Any, path: str) -> inspect.Type | None:
 
 def _member(here: Any, step: str) -> Any:
     options = here.types if isinstance(here, inspect.UnionType) else (here,)
+    structs = [option for option in options if isinstance(option, inspect.StructType)]
+    if tags := tuple(struct.tag for struct in structs if struct.tag_field == step):
+        return inspect.LiteralType(tags)
     for option in options:
         if isinstance(option, inspect.StructType):
             found = [field.type for field in option.fields if field.encode_name == step]
             if found:
                 return found[0]
-            if option.tag_field == step:
-                return inspect.LiteralType((option.tag,))
         elif isinstance(option, inspect.ListType) and step.startswith("["):
             return option.item_type
         elif isinstance(option, inspect.DictType):
@@ -208,7 +209,7 @@ def _member(here: Any, step: str) -> Any:
 def _expected(kind: Any) -> str:
     match kind:
         case inspect.UnionType():
-            return " or ".join(filter(None, map(_expected, kind.types)))
+            return " or ".join(dict.fromkeys(filter(None, map(_expected, kind.types))))
         case inspect.IntType():
             return f"an integer {_range(kind)}".strip()
         case inspect.FloatType():

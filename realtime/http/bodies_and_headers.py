@@ -1,5 +1,5 @@
-"""Reading HTTP requests and heading responses: names in paths, bodies within limits and their fields, the
-header that names the stream, and the headers that say what to do about a refusal."""
+"""Reading HTTP requests and heading responses: names in paths, queries and bodies within limits, the fields
+of these, the header that names the stream, and the headers that say what to do about a refusal."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
 from realtime.refusal import Refusal
@@ -17,6 +18,8 @@ from realtime.refusal import Refusal
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
 MOST_FIELDS = 256  # of a body: several times as many as anything knows
+# Of a query: several times what anything asks for. To read one of a whole head would take ten milliseconds.
+LONGEST_QUERY = 1024  # bytes
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 
@@ -42,6 +45,12 @@ def retry_headers(refusal: Refusal) -> dict[str, str]:
     if refusal.retry_after_ms is not None:
         headers["Retry-After"] = str(math.ceil(refusal.retry_after_ms / 1000))
     return headers
+
+
+def query_of(request: Request) -> QueryParams:
+    if len(request.scope["query_string"]) > LONGEST_QUERY:
+        raise Refusal("invalid_params", f"The query may have {LONGEST_QUERY} bytes at most.")
+    return request.query_params
 
 
 def _ignored(size: int) -> None:

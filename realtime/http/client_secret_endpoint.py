@@ -36,6 +36,7 @@ class ClientSecretResponse(Struct):
 def client_secret_endpoint(credentials: Credentials) -> Callable[[Request], Awaitable[Response]]:
     async def issue(request: Request) -> Response:
         asked = _asked(await read_body(request, BODY_LIMIT))
+        credentials.check_held(holder_of(request))
         origin = asked.origin or request.headers.get("origin")
         if origin is not None:
             credentials.check_origin(origin, request.headers)

@@ -23,7 +23,7 @@ from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
-from realtime.http.bodies_and_headers import fields_of, read_body, request_id_header
+from realtime.http.bodies_and_headers import fields_of, query_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
@@ -78,7 +78,7 @@ class StreamEndpoint:
 
         def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
-            tenant = request.query_params.get("tenant") or holder.tenant
+            tenant = query_of(request).get("tenant") or holder.tenant
             self._credentials.check_held(holder)
             self._check_tenant(tenant, holder, frame)
             work = self._work.of(caller_of(request))
@@ -124,7 +124,7 @@ def _takes_over(request: Request) -> bool:
 
 def _after(request: Request) -> int:
     """A browser's EventSource that comes again says by itself what it has; its URL is still the first."""
-    said = request.headers.get("last-event-id") or request.query_params.get("after", "-1")
+    said = request.headers.get("last-event-id") or query_of(request).get("after", "-1")
     if not (
         said == "-1" or (said.isascii() and said.isdigit() and len(said) <= 10 and int(said) <= MAX_INDEX)
     ):
@@ -163,28 +163,29 @@ class ControlResponse(Response):
         self._frame = frame
         self._listener = listener
         self._work = work
+        self._unanswered = False  # it has been acted on, and no answer will come
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
         async with sse.watched_for_disconnect(receive, listener.leave):
-            replied = await self._work.do(self._say, steering_s(text_length(self._frame)))
-            while replied and not (listener.reply or listener.failure or listener.gone):
+            await self._work.do(self._say, steering_s(text_length(self._frame)))
+            while not (self._unanswered or listener.reply or listener.failure or listener.gone):
                 await listener.wait_for_news()
         await _response(listener, self._frame)(scope, receive, send)
 
-    def _say(self) -> bool:
-        """And whether an answer will come."""
-        replied = self._is_answered()
+    def _say(self) -> None:
         # A ref of our own: those of other connections are not known here.
         frame = replace(self._frame, ref=secrets.token_hex(8))
-        self._hub.receive_frame(self._tenant, frame, self._listener)
-        return replied
+        self._hub.receive_frame(self._tenant, frame, self._listener, self._acted)
 
-    def _is_answered(self) -> bool:
-        """Grants never are, nor is the cancelling of what has ended."""
-        if isinstance(self._frame, protocol.Cancel):
-            return self._hub.is_live(self._tenant, self._frame.request_id)
-        return not isinstance(self._frame, protocol.Grant)
+    def _acted(self) -> None:
+        """Grants are never answered, nor is the cancelling of what has ended."""
+        match self._frame:
+            case protocol.Grant():
+                self._unanswered = True
+            case protocol.Cancel(request_id=request_id):
+                self._unanswered = not self._hub.is_live(self._tenant, request_id)
+        self._listener.flush()
 
 
 def _response(listener: HttpListener, frame: StreamFrame) -> Response:

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.access.authentication import Credentials
+from realtime.http.bodies_and_headers import query_of
 from realtime.http.guard import holder_of
 from realtime.http.request_work import RequestWork
 from realtime.observability.listing import STATES, ListingObserver
@@ -47,14 +48,14 @@ def listing_endpoint(
 
 
 def _limit(request: Request) -> int:
-    said = request.query_params.get("limit", str(DEFAULT_LIMIT))
+    said = query_of(request).get("limit", str(DEFAULT_LIMIT))
     if not (said.isascii() and said.isdigit() and len(said) <= 4 and 1 <= int(said) <= LARGEST_LIMIT):
         raise Refusal("invalid_params", f"`limit` must be a whole number, 1 to {LARGEST_LIMIT}.")
     return int(said)
 
 
 def _state(request: Request) -> State | None:
-    said = request.query_params.get("state")
+    said = query_of(request).get("state")
     for state in STATES:
         if said == state:
             return state

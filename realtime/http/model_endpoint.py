@@ -32,6 +32,7 @@ def model_endpoint(hub: Hub, credentials: Credentials) -> Callable[[Request], Aw
         if not credentials.are_admins(holder_of(request)):
             raise Refusal("forbidden", "What is loaded is for an admin's key to say.")
         asked = _asked(await read_body(request, BODY_LIMIT))
+        credentials.check_held(holder_of(request))
         known = hub.models.find(request.path_params["model"])
         if known.keeper is None:
             raise Refusal(

@@ -8,6 +8,7 @@ A server that has neither has no page, and is complete without it.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -40,6 +41,10 @@ HEADERS = {
 
 KEPT_HEADERS = ("ETag", "Last-Modified")
 
+LONGEST_PATH = (
+    64  # of any file here; to look for a longer one, folder by folder, would take tens of milliseconds
+)
+
 
 class PageConvertor(PathConvertor):
     """A path that may be a page's: below /v1 there are none, and what is missing there is no page."""
@@ -68,7 +73,7 @@ class Folder(StaticFiles):
     """The files of a folder that are of a kind we serve: no listings, and no other file that lies there."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(directory=folder, html=True, check_dir=False)
+        super().__init__(directory=folder, check_dir=False)
         self._contents: dict[PathLike, tuple[int, bytes]] = {}  # when it was written, and what it held then
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,7 +89,22 @@ class Folder(StaticFiles):
             await answer(scope, receive, send_with_headers)
 
     def get_path(self, scope: Scope) -> str:
-        return os.path.normpath(str(scope["path_params"]["path"]))
+        path = str(scope["path_params"]["path"])
+        if len(path) > LONGEST_PATH:
+            raise HTTPException(404)
+        return os.path.normpath(path)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """At once: starlette looks for each file in threads, which costs several times what a look does."""
+        try:
+            found, stat_result = self.lookup_path(path)
+            if stat_result is not None and stat.S_ISDIR(stat_result.st_mode):
+                found, stat_result = self.lookup_path(f"{path}/index.html")
+        except (OSError, ValueError):  # no file has such a name
+            stat_result = None
+        if stat_result is None or not stat.S_ISREG(stat_result.st_mode):
+            raise HTTPException(404)
+        return self.file_response(found, stat_result, scope)
 
     def file_response(
         self, full_path: PathLike, stat_result: os.stat_result, scope: Scope, status_code: int = 200
@@ -98,7 +118,7 @@ class Folder(StaticFiles):
             return Response(self._content(full_path, stat_result), status_code, headers, kind)
         return response
 
-    def _content(self, path: PathLike, stat: os.stat_result) -> bytes:
-        if path not in self._contents or self._contents[path][0] != stat.st_mtime_ns:
-            self._contents[path] = stat.st_mtime_ns, Path(path).read_bytes()
+    def _content(self, path: PathLike, stat_result: os.stat_result) -> bytes:
+        if path not in self._contents or self._contents[path][0] != stat_result.st_mtime_ns:
+            self._contents[path] = stat_result.st_mtime_ns, Path(path).read_bytes()
         return self._contents[path][1]

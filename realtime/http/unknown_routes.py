@@ -2,7 +2,8 @@
 path does not take, or what is no request.
 
 It has the form of OpenAI's errors, which holds the protocol's own fields: whoever asks for what is not there
-mostly speaks that API. It knows no route; the router says what it did not find.
+mostly speaks that API. It knows no route; the router says what it did not find, and its routes what they
+take.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.websockets import WebSocket
 
 from realtime.http.guard import caller_from
@@ -28,12 +30,22 @@ def no_endpoint(observer: Observer) -> Callable[[Request, Exception], Awaitable[
 
     async def refuse(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+        allowed = ", ".join(_allowed(request)) if error.status_code == 405 else ""
         refusal = _refusal(error.status_code, allowed)
         observer.refused(refusal.code, caller_from(request.scope, NO_ENDPOINT))
         return error_response(refusal, {"Allow": allowed} if allowed else {})
 
     return refuse
+
+
+def _allowed(request: Request) -> list[str]:
+    """By all routes of its path: the router names those of the first."""
+    here = [
+        route.methods or set()
+        for route in request.app.routes
+        if isinstance(route, Route) and route.matches(request.scope)[0] is Match.PARTIAL
+    ]
+    return sorted(set[str]().union(*here))
 
 
 def _refusal(status: int, allowed: str) -> Refusal:

@@ -55,6 +55,10 @@ TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may ha
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
+def _nothing() -> None:
+    pass
+
+
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
     if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
@@ -167,9 +171,12 @@ class Hub:
 
     # -- from listeners --------------------------------------------------------------------------
 
-    def receive_frame(self, tenant: str, frame: StreamFrame, listener: Listener) -> None:
+    def receive_frame(
+        self, tenant: str, frame: StreamFrame, listener: Listener, acted: Callable[[], None] = _nothing
+    ) -> None:
         """Act on a frame, behind those for the same stream that came before it. A refused one changes
-        nothing, and whoever is gone asks for nothing."""
+        nothing, and whoever is gone asks for nothing. `acted` is called when its turn is over, if it is not
+        refused before."""
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
@@ -182,12 +189,14 @@ class Hub:
             return
         waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
         if waits or text_length(frame) > LONG_TEXT:
-            self._enqueue(key, frame, listener)
+            self._enqueue(key, frame, listener, acted)
         else:
             try:
                 self._act(key, frame, listener)
             except NotBriefError:
-                self._enqueue(key, frame, listener)
+                self._enqueue(key, frame, listener, acted)
+            else:
+                acted()
         self.flush()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
@@ -319,8 +328,10 @@ class Hub:
             with self._waking() as wake:
                 wake(stream)
 
-    def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
-        if self._long_texts.enqueue(key, frame, listener):
+    def _enqueue(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, acted: Callable[[], None]
+    ) -> None:
+        if self._long_texts.enqueue(key, frame, listener, acted):
             self._empty.clear()
 
     # -- asked by long texts ---------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -50,6 +50,7 @@ class WaitingFrame(NamedTuple):
     frame: StreamFrame
     listener: Listener
     size: int | None  # where it is counted
+    acted: Callable[[], None]  # to be called when its turn is over
 
 
 class Receiver(Protocol):
@@ -93,7 +94,9 @@ class LongTexts:
         """Of streams for which frames wait."""
         return self._queues.keys
 
-    def enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+    def enqueue(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, acted: Callable[[], None]
+    ) -> bool:
         """A frame whose text may take long, or that is behind one; False where it is refused."""
         size = None if self._stops_anew(key, frame, listener) else weight(frame)
         try:
@@ -107,7 +110,7 @@ class LongTexts:
             return False
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
-        waiting = WaitingFrame(frame, listener, size)
+        waiting = WaitingFrame(frame, listener, size, acted)
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
@@ -127,7 +130,7 @@ class LongTexts:
         return uncounted < UNCOUNTED_STOPS
 
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
-        frame, listener, size = waiting
+        frame, listener, size, acted = waiting
         try:
             await self._receiver.find(key, frame, listener)
             tokens = await self._tokens(key, frame, listener)
@@ -141,6 +144,7 @@ class LongTexts:
             if not listener.gone:
                 began_s = time.thread_time()
                 self._receiver.receive(key, frame, listener, tokens)
+                acted()
                 await listener.pay(time.thread_time() - began_s)
         finally:
             self._receiver.settle(key)

@@ -262,6 +262,19 @@ async def test_what_cannot_be_followed_says_why(server: Served, path: str, statu
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/v1/streams"), ("GET", "/v1/streams/any"), ("POST", "/v1/streams/any/control")],
+)
+async def test_a_query_may_be_no_longer_than_anything_needs(server: Served, method: str, path: str) -> None:
+    """To read one of thousands of fields would hold everybody up, and cost whoever sent it nothing."""
+    async with http(server) as client:
+        answer = await client.request(method, path + "?" + "%e2&" * 3000, json={"type": "cancel"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "invalid_params")
+    assert error["message"] == "The query may have 1024 bytes at most."
+
+
 async def test_looking_at_the_headers_takes_nothing_from_anybody(server: Served) -> None:
     async with http(server) as client:
         looked = await client.head("/v1/streams/nothing")

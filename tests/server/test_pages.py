@@ -1,15 +1,18 @@
-"""The static files against readers who read nothing: none of them is kept open."""
+"""The static files against readers who read nothing, and what it costs to look for what is none of them."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import anyio.to_thread
 import pytest
 from starlette.applications import Starlette
 
-from realtime.http.pages import routes
+from realtime.http.pages import Folder, routes
 from tests.server.asgi_app_server import raw_socket, serving
 
 pytestmark = pytest.mark.asyncio
@@ -39,3 +42,52 @@ async def test_whoever_reads_nothing_of_a_file_keeps_none_open() -> None:
         head = await peer.read_response()
         assert b"content-type: text/javascript; charset=utf-8" in head
         assert await peer.read(len(content)) == content
+
+
+async def test_a_path_of_thousands_of_folders_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for: list[str] = []
+
+    def nowhere(self: Folder, path: str) -> tuple[str, None]:
+        looked_for.append(path)
+        return "", None
+
+    monkeypatch.setattr(Folder, "lookup_path", nowhere)
+    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+        for path in (b"/" + b"a/" * 7000, b"/sdk/" + b"a/" * 7000):
+            await peer.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+            assert (await peer.read_response()).startswith(b"HTTP/1.1 404 ")
+            await peer.read(len(b"Not Found"))
+    assert looked_for == []
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 200),
+        ("/main.js", 200),
+        ("/style/", 404),
+        ("/nothing", 404),
+        ("/%00", 404),
+        ("/" + "%f0%9f%99%82" * 64, 404),
+    ],
+)
+async def test_no_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch, path: str, status: int) -> None:
+    """They cost several times what an answer counts as, which is all that whoever asks pays for."""
+    waited_for: list[object] = []
+    begin = anyio.to_thread.run_sync
+
+    async def noted(what: Any, *given: Any) -> Any:
+        waited_for.append(what)
+        return await begin(what, *given)
+
+    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+        for _ in range(2):  # whether the folder is there is looked at once
+            monkeypatch.setattr(anyio.to_thread, "run_sync", noted)
+            waited_for.clear()
+            await peer.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+            head = await peer.read_response()
+            assert head.startswith(b"HTTP/1.1 %d " % status)
+            length = re.search(rb"content-length: (\d+)", head)
+            assert length is not None
+            await peer.read(int(length[1]))
+    assert waited_for == []

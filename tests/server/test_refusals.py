@@ -103,6 +103,24 @@ def test_a_path_or_method_that_is_not_there_is_refused_in_json(
     assert guarded.refusals() - before == {(code, "none"): 1}
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/models", "GET, HEAD"),
+        ("/v1/models/toy", "GET, HEAD, POST"),
+        ("/v1/streams/x", "GET, HEAD, POST"),
+        ("/v1/chat/completions", "POST"),
+        ("/healthz", "GET, HEAD"),
+    ],
+)
+def test_whoever_asks_by_another_method_is_told_all_that_a_path_takes(
+    guarded: Guarded, path: str, allowed: str
+) -> None:
+    answer = guarded.ask("DELETE", path, guarded.alice)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+    assert answer.json()["error"]["message"] == f"What is at this path takes {allowed} alone."
+
+
 def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarded) -> None:
     before = guarded.refusals()
     for method, path, key, body in (

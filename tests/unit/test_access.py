@@ -393,16 +393,28 @@ async def test_whoever_goes_away_in_the_middle_of_a_body_makes_no_route_fail(
     assert not came
 
 
-async def test_a_key_that_is_revoked_while_a_body_comes_steers_nothing(locked: Locked) -> None:
-    locked.add("alices-other", "--tenant", "alice")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/streams/x/control", b'{"type": "cancel"}'),
+        ("/v1/completions", b'{"prompt": "Once"}'),
+        ("/v1/chat/completions", b'{"messages": [{"role": "user", "content": "Hello"}]}'),
+        ("/v1/realtime/client_secrets", b""),
+        ("/v1/models/toy", b'{"do": "load"}'),
+    ],
+)
+async def test_a_key_that_is_revoked_while_a_body_comes_does_nothing(
+    locked: Locked, path: str, body: bytes
+) -> None:
+    key = locked.add("leaver", "--tenant", "alice", "--admin")
     endpoints = endpoints_of(locked.credentials)
-    came: list[Message] = [{"type": "http.request", "body": b'{"type": "cancel"}'}]
+    came: list[Message] = [{"type": "http.request", "body": body}]
     statuses = []
 
     async def receive() -> Message:
         if not came:
             await asyncio.Event().wait()
-        locked.revoke("alice")
+        locked.revoke("leaver")
         locked.ring.reload()
         return came.pop()
 
@@ -412,9 +424,9 @@ async def test_a_key_that_is_revoked_while_a_body_comes_steers_nothing(locked: L
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v1/streams/x/control",
+        "path": path,
         "query_string": b"",
-        "headers": [(b"authorization", f"Bearer {locked.alice}".encode())],
+        "headers": [(b"authorization", f"Bearer {key}".encode())],
     }
     await application(endpoints)(scope, receive, send)
     assert statuses[0] == 401

@@ -1,14 +1,23 @@
-"""What a body that steers a stream may be."""
+"""What a body that steers a stream may be, and when it is answered."""
 
 from __future__ import annotations
 
+import asyncio
 import tracemalloc
 
 import pytest
+from starlette.types import Message, Scope
 
 from midstream import protocol
-from realtime.http.follow_and_steer_endpoint import read_frame
+from midstream.protocol import Params
+from realtime.http.follow_and_steer_endpoint import ControlResponse, read_frame
+from realtime.http.listener import HttpListener
+from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
+from realtime.work_ledger import PayerWork
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import LONG, SIZE, TENANT, rest, start
+from tests.fakes.simulated_server import SimulatedServer
 
 
 @pytest.mark.parametrize("body", [b'{"type":"pause"}', b'{"type":"pause","request_id":"\\u00e9"}'])
@@ -48,3 +57,55 @@ def test_nonsense_is_not_made_objects_of() -> None:
         assert tracemalloc.get_traced_memory()[1] < 4 * len(body)
     finally:
         tracemalloc.stop()
+
+
+# -- when it is answered -----------------------------------------------------------------------------
+
+
+async def status(server: SimulatedServer, frame: protocol.StreamFrame) -> int:
+    """Of the answer to a frame that is sent by HTTP."""
+    work, sent = PayerWork(), list[Message]()
+    listener = HttpListener(server.hub, Caller("http", tenant=TENANT), work, keeps_events=False)
+    scope: Scope = {"type": "http"}
+
+    async def nothing_more() -> Message:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await ControlResponse(server.hub, TENANT, frame, listener, work)(scope, nothing_more, send)
+    return int(sent[0]["status"])
+
+
+async def test_a_cancel_waits_for_the_text_that_it_came_behind() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=LONG))
+    cancelled = asyncio.create_task(status(server, protocol.Cancel(request_id="a")))
+    while not cancelled.done():
+        rest(server)
+        await asyncio.sleep(0)
+    assert listener.final.finish_reason == "cancelled"
+    assert await cancelled == 200
+
+
+async def test_what_has_no_answer_takes_effect_before_that_is_said() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(prompt=LONG, credit=protocol.Credit(limit=1)))
+    assert await status(server, protocol.Grant(request_id="a", limit=3)) == 204
+    rest(server)
+    assert [type(event).__name__ for event in listener.heard].count("Token") == 3
+
+
+async def test_a_cancel_of_what_ends_before_its_turn_is_answered() -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(params=Params(max_tokens=2, ignore_eos=True)))
+    listener.send(protocol.Inject(request_id="a", text=LONG))
+    cancelled = asyncio.create_task(status(server, protocol.Cancel(request_id="a")))
+    await asyncio.sleep(0)  # until it waits behind the text
+    rest(server)
+    assert listener.final.finish_reason == "length"
+    assert await asyncio.wait_for(cancelled, 10) == 204

@@ -10,6 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from realtime.access.authentication import Credentials
+from realtime.access.client_secrets import ClientSecrets
 from realtime.access.connection_limits import OpenConnections
 from realtime.http.bodies_and_headers import read_body
 from realtime.http.guard import CALLER, HOLDER
@@ -94,7 +96,9 @@ async def test_too_large_a_body_is_heard_out_and_holds_nothing() -> None:
 async def test_what_asks_for_completions_is_held_within_bounds_too() -> None:
     most = SMALL + 1
     work = RequestWork()
-    routes = openai(SimulatedServer(SIZE).hub, OpenConnections(99), work, most, SseTimeouts())
+    hub = SimulatedServer(SIZE).hub
+    credentials = Credentials(ClientSecrets(hub.deposits))
+    routes = openai(hub, credentials, OpenConnections(99), work, most, SseTimeouts())
     asking = next(route for route in routes if route.path == "/v1/completions")
     unread: list[int] = []
 

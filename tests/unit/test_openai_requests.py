@@ -232,6 +232,22 @@ def test_a_mistake_in_a_completion_names_its_field(fields: dict[str, Any], param
     assert refused(TextBody, {"prompt": "Once"} | fields)["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("response_format", "sentence"),
+    [
+        (
+            {"type": "xml"},
+            '`response_format.type` of the request must be one of "text", "json_object", "json_schema".',
+        ),
+        ("json_object", "`response_format` of the request must be an object."),
+    ],
+)
+def test_whoever_asks_for_no_known_format_is_told_all_that_are(response_format: Any, sentence: str) -> None:
+    assert (
+        refused(ChatBody, {"messages": MESSAGES, "response_format": response_format})["message"] == sentence
+    )
+
+
 @pytest.mark.parametrize("kind", [ChatBody, TextBody])
 def test_of_every_field_it_is_said_what_would_be_right(kind: type[ChatBody | TextBody]) -> None:
     needed: dict[str, Any] = {"messages": MESSAGES} if kind is ChatBody else {"prompt": "Once"}

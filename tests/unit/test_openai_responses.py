@@ -14,12 +14,13 @@ from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
+from realtime.http.openai.logprobs import text_logprob, text_logprobs
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
 from tests.fakes.checking_client import Reader
-from tests.fakes.simulated_server import EngineSize, SimulatedServer
+from tests.fakes.simulated_server import EngineSize, SimulatedServer, toy_tokenizer
 
 CALLER = Caller("http", tenant="tenant")
 T = TypeVar("T")
@@ -196,6 +197,16 @@ async def test_the_words_of_log_probabilities() -> None:
         assert piece["text_offset"] == [at]
         at += len(piece["tokens"][0])
         assert 2 <= len(piece["top_logprobs"][0]) <= 3
+
+
+@pytest.mark.parametrize("text", ["one 🙂 two 🙂", "é🙂🙂é.", "plain"])
+def test_a_token_s_place_in_a_text_counts_characters_of_several_tokens_once(text: str) -> None:
+    tokenizer = toy_tokenizer()
+    tokens = tokenizer.encode(text)
+    told = [text_logprob(protocol.TokenLogprob(token=token, logprob=-1.0), tokenizer) for token in tokens]
+    places = text_logprobs(told, 5)
+    for token, place in zip(places.tokens, places.text_offset, strict=True):
+        assert "\ufffd" in token or text[place - 5 :].startswith(token)
 
 
 async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer() -> None:

@@ -252,7 +252,7 @@ async def test_a_handshakes_trace_is_no_longer_than_a_frames_may_be(length: int)
     server, client = SimulatedServer(SIZE), Client()
     client.headers["traceparent"] = length * "x"
     received: list[Any] = []
-    server.hub.receive_frame = lambda tenant, frame, listener: received.append(frame)  # type: ignore[method-assign]
+    server.hub.receive_frame = lambda tenant, frame, listener, acted=None: received.append(frame)  # type: ignore[method-assign]
     client.say(start())
     client.hang_up()
     await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
@@ -306,7 +306,7 @@ async def test_a_start_that_is_said_again_takes_no_second_place_nor_keeps_one() 
 async def test_streams_that_are_looked_for_elsewhere_have_their_places_meanwhile() -> None:
     server, client = SimulatedServer(SIZE), Client()
     looked_for: list[str] = []
-    server.hub.receive_frame = lambda tenant, frame, listener: looked_for.append(frame.request_id)  # type: ignore[method-assign]
+    server.hub.receive_frame = lambda tenant, frame, listener, acted=None: looked_for.append(frame.request_id)  # type: ignore[method-assign]
     for number in range(LIMITS.streams_per_connection + 1):
         client.say(protocol.Attach(request_id=f"number {number}", after=-1))
     client.hang_up()

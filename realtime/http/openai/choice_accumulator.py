@@ -55,7 +55,7 @@ class Choice:
             case Rewound(index=index, text_length=length):
                 self.text = self.text[:length]
                 self._rewind_beside(event)
-                self._logprob_bytes -= sum(one.bytes for one in self.logprobs[index:])
+                self._logprob_bytes -= sum(one.size for one in self.logprobs[index:])
                 del self.logprobs[index:]
             case Snapshot(text=text, index=index):
                 self._begin_anew(text, index)
@@ -66,7 +66,7 @@ class Choice:
     def keep(self, logprobs: list[EncodedLogprob]) -> None:
         """Of what was received last."""
         self.logprobs += logprobs
-        self._logprob_bytes += sum(one.bytes for one in logprobs)
+        self._logprob_bytes += sum(one.size for one in logprobs)
 
     @property
     def bytes(self) -> int:

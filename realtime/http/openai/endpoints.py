@@ -15,9 +15,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from midstream.protocol import CatalogModel
+from realtime.access.authentication import Credentials
 from realtime.http import sse
 from realtime.http.bodies_and_headers import read_body, request_id_header
-from realtime.http.guard import caller_of, set_refusal_headers
+from realtime.http.guard import caller_of, holder_of, set_refusal_headers
 from realtime.http.held_bodies import held_body
 from realtime.http.long_lived_routes import open_connection
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
@@ -36,7 +37,12 @@ PIECE = 64 << 10  # bytes of a large body, which are sent when those before have
 
 
 def completions(
-    dialect: Dialect, hub: Hub, work: RequestWork, most_bytes: int, timeouts: SseTimeouts
+    dialect: Dialect,
+    hub: Hub,
+    credentials: Credentials,
+    work: RequestWork,
+    most_bytes: int,
+    timeouts: SseTimeouts,
 ) -> Endpoint:
     async def complete(request: Request) -> Response:
         named, new_id = request.headers.get("x-request-id"), dialect.PREFIX + secrets.token_hex(12)
@@ -44,6 +50,7 @@ def completions(
         data = await read_body(request, most_bytes, held_body(request.scope).grow)
 
         def asked() -> CompletionResponse:
+            credentials.check_held(holder_of(request))
             body = read(dialect.BODY, data)
             body.request_id = body.request_id or named
             request_id = body.request_id or new_id

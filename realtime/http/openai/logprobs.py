@@ -6,6 +6,7 @@ answer's are never encoded in one go.
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from itertools import accumulate
 
 import msgspec
@@ -22,14 +23,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EncodedLogprob(Struct, frozen=True):
-    """Of one token: its spelling, its own log probability, and in JSON what its API says in full."""
+    """Of one token: its bytes, its own log probability, and in JSON what its API says in full."""
 
-    token: str
+    spelling: bytes
     logprob: float
     json: Raw
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return ENTRY_BYTES + len(self.json)
 
 
@@ -37,7 +38,7 @@ def chat_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
     top = [_top(token, logprob, tokenizer) for token, logprob in told.top]
     own = _top(told.token, told.logprob, tokenizer)
     json = _encode(ChatLogprob(own.token, own.logprob, own.bytes, top))
-    return EncodedLogprob(own.token, own.logprob, Raw(json))
+    return EncodedLogprob(tokenizer.token_bytes(told.token), own.logprob, Raw(json))
 
 
 def _top(token: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
@@ -52,15 +53,21 @@ def text_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
     """In full are told the most likely tokens, and the one that was taken."""
     pairs = [*told.top, (told.token, told.logprob)]
     json = _encode({_spelled(token, tokenizer): max(logprob, LEAST) for token, logprob in pairs})
-    return EncodedLogprob(_spelled(told.token, tokenizer), max(told.logprob, LEAST), Raw(json))
+    return EncodedLogprob(tokenizer.token_bytes(told.token), max(told.logprob, LEAST), Raw(json))
 
 
 def text_logprobs(logprobs: list[EncodedLogprob], offset: int) -> TextLogprobs:
-    """`offset`: where in the text the first of them begins."""
-    tokens = [one.token for one in logprobs]
-    offsets = list(accumulate(map(len, tokens), initial=offset))[:-1]
+    """`offset`: where in the text the first of them begins. A character may be of several tokens, and is
+    there with the last."""
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    offsets = list(accumulate((len(decode(one.spelling)) for one in logprobs), initial=offset))[:-1]
+    tokens = [_text(one.spelling) for one in logprobs]
     return TextLogprobs(tokens, [one.logprob for one in logprobs], [one.json for one in logprobs], offsets)
 
 
 def _spelled(token: int, tokenizer: Tokenizer) -> str:
-    return tokenizer.token_bytes(token).decode(errors="replace")
+    return _text(tokenizer.token_bytes(token))
+
+
+def _text(spelling: bytes) -> str:
+    return spelling.decode(errors="replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.routing import Route, WebSocketRoute
 
+from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
 from realtime.http.held_bodies import holding_bodies
 from realtime.http.long_lived_routes import lasting
@@ -17,11 +18,16 @@ MANY_ASKED = 32  # bodies of the largest size, of one tenant, until what they as
 
 
 def routes(
-    hub: Hub, connections: OpenConnections, work: RequestWork, most_bytes: int, timeouts: SseTimeouts
+    hub: Hub,
+    credentials: Credentials,
+    connections: OpenConnections,
+    work: RequestWork,
+    most_bytes: int,
+    timeouts: SseTimeouts,
 ) -> list[Route | WebSocketRoute]:
     listed, one = models(hub)
-    chats = completions(chat_dialect, hub, work, most_bytes, timeouts)
-    texts = completions(text_dialect, hub, work, most_bytes, timeouts)
+    chats = completions(chat_dialect, hub, credentials, work, most_bytes, timeouts)
+    texts = completions(text_dialect, hub, credentials, work, most_bytes, timeouts)
     asking = [
         Route("/v1/chat/completions", chats, methods=["POST"]),
         Route("/v1/completions", texts, methods=["POST"]),
