@@ -41,9 +41,8 @@ HEADERS = {
 
 KEPT_HEADERS = ("ETag", "Last-Modified")
 
-LONGEST_PATH = (
-    64  # of any file here; to look for a longer one, folder by folder, would take tens of milliseconds
-)
+# Of any file here. To look for one of a whole head, folder by folder, would take tens of milliseconds.
+LONGEST_PATH = 64  # characters
 
 
 class PageConvertor(PathConvertor):
