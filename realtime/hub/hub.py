@@ -509,7 +509,7 @@ class Hub:
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)
-        listener.send_refusal(refusal, frame.request_id, frame.ref)
+        listener.send_refusal(refusal, frame)
 
     def _send_reply(self, listener: Listener, event: Reply) -> None:
         if isinstance(event, protocol.Error):
