@@ -457,6 +457,7 @@ class Hub:
                 entry.note(frame)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
+                entry.released = entry.released and not frame.resume
             case protocol.Pause(kv=kv):
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
