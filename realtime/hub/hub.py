@@ -173,14 +173,14 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
+        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
         try:
             free_values.check(frame)
-            if isinstance(frame, protocol.ToolResult):
-                frame = self._injection(key, frame)
+            if not waits:
+                frame = self.due(key, frame)
         except Refusal as refusal:
             self.refuse(listener, frame, refusal)
             return
-        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
         if waits or text_length(frame) > LONG_TEXT:
             self._enqueue(key, frame, listener)
         else:
@@ -337,6 +337,9 @@ class Hub:
 
     def settle(self, key: StreamKey) -> None:
         self._adoptions.settle(key)
+
+    def due(self, key: StreamKey, frame: StreamFrame) -> StreamFrame:
+        return self._injection(key, frame) if isinstance(frame, protocol.ToolResult) else frame
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
@@ -499,7 +502,7 @@ class Hub:
             raise
 
     def _injection(self, key: StreamKey, frame: protocol.ToolResult) -> protocol.Inject:
-        """What a call's result puts into its stream."""
+        """What a call's result puts into its stream, as that stands now."""
         entry = self._registry.by_key(key)
         if entry is None:
             self._refuse_steering(key, frame)

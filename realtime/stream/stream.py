@@ -448,7 +448,7 @@ class Stream:
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
         """What a call's result has put into the stream: nothing, while results of other calls are to come."""
         self._check_steerable()
-        messages = self._tools.take(frame)
+        messages = self._tools.take(frame, () if self._commands.goes_back else self._commands.answers)
         self._update_memory()
         return protocol.Inject(
             request_id=self.request_id,
