@@ -263,3 +263,10 @@ async def test_a_result_behind_a_long_text_is_judged_when_its_turn_comes() -> No
     put_in = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
     assert [(event.ref, event.count > 0) for event in put_in] == [("text", True), ("first", True)]
     assert [error.ref for error in listener.errors] == ["second"], "the call has its result"
+
+
+@pytest.mark.parametrize("said", [{"content": LONG}, {"content": [TextPart(LONG)]}, {"error": LONG}])
+def test_a_result_weighs_and_is_paid_for_as_the_text_that_it_is(said: dict[str, Any]) -> None:
+    told = protocol.ToolResult(request_id="a", call_id="c", **said)
+    assert text_length(told) > len(LONG)
+    assert weight(told) > len(LONG)
