@@ -351,6 +351,7 @@ class Stream:
         self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
         check_index(frame, self.outbox.sent)
         params = self._checked_params(frame)
+        was_paused = self._pausing.asked
         match frame:
             case protocol.Pause():
                 self._pausing.ask()
@@ -386,10 +387,28 @@ class Stream:
                 )
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+            self._go_on_behind_injection(step, was_paused)
         if None in commands:
             self._make_commands()
         self._update_memory()
+
+    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
+        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
+        put_in = self._commands.waiting[-1]
+        fits = isinstance(put_in.command, api.Append) and (
+            put_in.command.grammar_anew or not self.context.has_grammar
+        )
+        is_sure = fits and self._commands.waiting[0] is put_in
+        resume = PendingCommand(api.Resume(self.number), None, step, was_paused=was_paused)
+        resume.hangs_on = None if is_sure else put_in
+        self._commands.request(resume)
+
+    def _stay(self, refused: PendingCommand) -> None:
+        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
+        dropped = self._commands.drop_hanging_on(refused)
+        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
+        if dropped is not None and dropped.was_paused and not goes_on:
+            self._pausing.ask()
 
     def steer_call(
         self,
@@ -414,6 +433,9 @@ class Stream:
         amends = False
         while not amends and (asked := self._commands.to_make) is not None:
             amends = isinstance(asked.frame, protocol.Amend)
+            if asked.command is not None:  # what it hung on has taken effect
+                self._commands.make(asked.command)
+                return
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))
@@ -827,6 +849,7 @@ class Stream:
                 return None
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
+                self._stay(pending)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
                 self._commands.request(pending)  # it was accepted: it comes where the guard has gone back to
