@@ -23,6 +23,7 @@ from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub import free_values
 from realtime.hub.adoptions import Adoptions
+from realtime.hub.awaited_starts import AwaitedStarts
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.deposits import Deposits
@@ -143,6 +144,7 @@ class Hub:
             next_number=next_number,
             wall=time.time,
         )
+        self._awaited = AwaitedStarts()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -181,13 +183,15 @@ class Hub:
         except Refusal as refusal:
             self.refuse(listener, frame, refusal)
             return
-        if waits or text_length(frame) > LONG_TEXT:
+        if waits:
             self._enqueue(key, frame, listener)
+        elif text_length(frame) > LONG_TEXT:
+            self._tokenize(key, frame, listener)
         else:
             try:
                 self._act(key, frame, listener)
             except NotBriefError:
-                self._enqueue(key, frame, listener)
+                self._tokenize(key, frame, listener)
         self.flush()
 
     def take_events(self, stream: Stream) -> list[OutgoingEvent]:
@@ -319,9 +323,21 @@ class Hub:
             with self._waking() as wake:
                 wake(stream)
 
+    def _tokenize(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
+        """A start has its place from now on, or is refused."""
+        try:
+            if isinstance(frame, protocol.Start):
+                self.needs_tokens(key, frame, listener)
+        except Refusal as refusal:
+            self.refuse(listener, frame, refusal)
+        else:
+            self._enqueue(key, frame, listener)
+
     def _enqueue(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         if self._long_texts.enqueue(key, frame, listener):
             self._empty.clear()
+        elif key not in self._long_texts.keys:
+            self._awaited.discard(key)
 
     # -- asked by long texts ---------------------------------------------------------------------
 
@@ -329,6 +345,7 @@ class Hub:
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> None:
         self._act(key, frame, listener, tokens)
+        self._awaited.discard(key)
         self.flush()
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -337,6 +354,7 @@ class Hub:
 
     def settle(self, key: StreamKey) -> None:
         self._adoptions.settle(key)
+        self._awaited.discard(key)
 
     def due(self, key: StreamKey, frame: StreamFrame) -> StreamFrame:
         return self._injection(key, frame) if isinstance(frame, protocol.ToolResult) else frame
@@ -354,6 +372,7 @@ class Hub:
             if self._registry.start_digest(key, self._clock()) is not None:
                 return False  # it was started before
             self._check_start(key, frame, listener)
+            self._awaited.add(key)
         return True
 
     # -- starting and attaching ------------------------------------------------------------------
@@ -542,7 +561,8 @@ class Hub:
         if not self.serving.of_model_takes_starts(known):
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
-        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
+        awaited = self._awaited.of_tenant(key)
+        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key), awaited=awaited)
         keeper = known.keeper if known.awaited else None
         if keeper is not None and not keeper.is_wanted:
             self._quotas.check_loads(key.tenant)
@@ -557,9 +577,8 @@ class Hub:
         return model
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
-        """By the streams that live, and by those whose start waits to be tokenized."""
-        live = self._registry.keys
-        return len(live) + sum(key not in live and key != besides for key in self._long_texts.keys)
+        """By the streams that live, and by those whose start is being tokenized."""
+        return len(self._registry) + self._awaited.count(besides)
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of a start's conversation that were decoded here, for this tenant."""
