@@ -970,6 +970,9 @@ class Stream:
             if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
+        if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
+            self._finish(api.Finish("cancelled"), now)
+            return
         self._told.take_back(max(0, min(self.outbox.known, len(self.output) - 1)))
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)

@@ -3,7 +3,7 @@ nobody is told."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
@@ -149,6 +149,21 @@ def test_an_engine_that_has_come_to_the_end_meanwhile_is_told_to_begin_anew(fini
     final = lone.final()
     assert (final.finish_reason, final.usage.completion_tokens) == ("stop", 5)
     assert final.usage.discarded_tokens == len("secret") + 2
+
+
+@pytest.mark.parametrize("do", ["rewind", "pause"])
+@pytest.mark.parametrize("finish", [EOS, RUN_OUT])
+def test_one_that_is_cancelled_as_its_engine_comes_to_an_end_that_is_void_ends_all_the_same(
+    finish: api.Finish, do: Literal["rewind", "pause"]
+) -> None:
+    lone = begun(Guard(name="secret", do=do, regex="secret"))
+    lone.write("secre")
+    lone.take()
+    lone.cancel("enough")
+    lone.write("t", finish=finish)
+    final = lone.final()
+    assert (final.finish_reason, final.ref) == ("cancelled", "enough")
+    assert not any(isinstance(command, api.Submit) for command in lone.commands)
 
 
 def test_an_engine_that_has_come_to_the_end_while_all_is_taken_back_begins_with_the_prompt() -> None:
