@@ -175,9 +175,9 @@ class PendingCommands:
         return any(pending.verdict is not None for pending in self.waiting)
 
     def takes_back(self, index: int) -> bool:
-        """Whether a guard will go back to before what was put in there."""
+        """Whether we, or a guard, will go back to before what was put in there."""
         return any(
-            pending.verdict is not None
+            (pending.verdict is not None or pending.silent)
             and isinstance(pending.command, api.Truncate)
             and pending.command.index < index
             for pending in self.waiting

@@ -852,7 +852,7 @@ class Stream:
                 self._stay(pending)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
-                self._commands.request(pending)  # it was accepted: it comes where the guard has gone back to
+                self._commands.request(pending)  # it was accepted: it comes where that has gone back to
                 return None
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame, index)
@@ -862,12 +862,16 @@ class Stream:
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self.context.adjust(pending.params)
+                if self._commands.takes_back(index):
+                    index = len(self.output)
                 return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated() if pending.silent:
                 return None
             case api.Truncate(), api.Truncated():
-                self._told.cut(index)
-                return self._told.rewound(index, ref)
+                # One behind another may leave what was withheld for that, and told to nobody.
+                self._guarding.forget_withheld(index)
+                self._told.cut(stands := min(index, len(self.output)))
+                return self._told.rewound(stands, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 
     def _go_on_with_call(self) -> None:

@@ -442,3 +442,27 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     events = lone.take()
     assert (kinds(events), text(events)) == (["Token"], "cd")
     assert lone.stream.counts.discarded == 2
+
+
+def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:
+    lone = begun(SECRET)
+    lone.write("abcdef")
+    lone.take()
+    for to in 2, 5:
+        lone.steer(protocol.Rewind(request_id="a", to=to, ref=str(to)))
+    lone.answer(api.Truncated(2))
+    lone.stream.receive_news(api.News(7, index=2, tokens=[65, 66]), lone.now)
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.steer(protocol.Inject(request_id="a", tokens=[67]))
+    put_in = lone.commands[-1]
+    lone.answer(api.Truncated(4), api.Adjusted(4), api.Appended(4, 1))
+    assert lone.commands[-2:] == [api.Truncate(7, 2), put_in]
+    lone.answer(api.Truncated(2), api.Appended(2, 1))
+    events = lone.take()
+    assert kinds(events) == ["Rewound", "Rewound", "Adjusted", "Injected"]
+    told = [event for event in events if isinstance(event, protocol.Rewound | protocol.Adjusted)]
+    assert [event.index for event in told] == [2, 2, 2]
+    lone.write("cd", finish=EOS)
+    assert text(lone.take()) == "cd"
+    assert list(lone.stream.output.tokens) == list(b"abcd")
+    assert lone.stream.output.injected(before=2) == 1
