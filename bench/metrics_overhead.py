@@ -20,7 +20,7 @@ from bench.result_tables import Figure
 from bench.server import ServerProcess
 from engine import api, toy_model
 from midstream import protocol
-from midstream.protocol import MAX_INDEX, Credit, Params
+from midstream.protocol import MAX_INDEX, Credit, Params, StreamFrame
 from realtime.codec import Codec
 from realtime.hub.hub import Hub
 from realtime.hub.listener import Payer
@@ -95,7 +95,7 @@ class Encoder:
     def lose(self, stream: Stream) -> None:
         raise AssertionError("there is no other listener")
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, frame: StreamFrame) -> None:
         raise refusal
 
     def send_reply(self, event: Reply) -> None:

@@ -16,7 +16,17 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType, inspect
 
 from midstream import protocol
-from midstream.protocol import MAX_BIASES, MSGPACK_SUBPROTOCOL, ClientFrame, Event, Params
+from midstream.protocol import (
+    MAX_BIASES,
+    MAX_PAST_STEERING,
+    MSGPACK_SUBPROTOCOL,
+    ClientFrame,
+    Event,
+    Params,
+    Past,
+    PastAdjust,
+    PastInject,
+)
 from realtime.refusal import Refusal
 from realtime.untyped import MOST_VALUES, most_values, too_many
 
@@ -25,6 +35,7 @@ _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 # msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
+_pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
 
@@ -35,6 +46,8 @@ def _unread(name: str, *kinds: Any) -> type[msgspec.Struct]:
 
 
 _UnreadFrame, _UnreadParams = _unread("UnreadFrame", *_FRAME_TYPES), _unread("UnreadParams", Params)
+_UnreadPast, _UnreadStep = _unread("UnreadPast", Past), _unread("UnreadStep", PastAdjust, PastInject)
+_UnreadSteering: Any = Annotated[list[_UnreadStep], Meta(max_length=MAX_PAST_STEERING)]  # type: ignore[valid-type]
 # Of a frame, and of the past of one, what may be long and is few objects, or numbers.
 _Long = msgspec.defstruct(
     "Long",
@@ -68,8 +81,8 @@ class Codec:
             raise self._unreadable(error) from None
         names = self._read(data, self._names)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
-            # The last two where there are no biases, and where one is of a number beyond 64 bits.
-            with suppress(*_BROKEN, TypeError, OverflowError):
+            # The last where one is of a number beyond 64 bits.
+            with suppress(*_BROKEN, OverflowError):
                 return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
         raise self._explained(names, mistake)
 
@@ -145,14 +158,28 @@ class Codec:
 
 def _with_integer_keys(data: bytes) -> bytes:
     """The same frame where its keys that are numbers are strings, as in JSON: so many languages pack it. Only
-    the biases are looked into, and no more of them than there may be."""
-    decode, encode = msgspec.msgpack.decode, msgspec.msgpack.encode
-    frame: Any = decode(data, type=_UnreadFrame)
-    params: Any = decode(frame.params, type=_UnreadParams)
-    biases = msgspec.convert(decode(params.logit_bias, type=_Biases), dict[int, float], str_keys=True)
-    params.logit_bias = Raw(encode(biases))
-    frame.params = Raw(encode(params))
-    return encode(frame)
+    the biases are looked into, those of a past too, and no more of them than there may be."""
+    frame: Any = _unpack(data, type=_UnreadFrame)
+    frame.params = _with_integer_biases(frame.params)
+    past: Any = None if frame.past is UNSET else _unpack(frame.past, type=_UnreadPast | None)
+    if past is not None and past.steering is not UNSET:
+        steering: Any = _unpack(past.steering, type=_UnreadSteering)
+        for step in steering:
+            step.params = _with_integer_biases(step.params)
+        past.steering = Raw(_pack(steering))
+        frame.past = Raw(_pack(past))
+    return _pack(frame)
+
+
+def _with_integer_biases(params: Raw | UnsetType) -> Raw | UnsetType:
+    if params is UNSET:
+        return UNSET
+    read: Any = _unpack(params, type=_UnreadParams)
+    if read.logit_bias is UNSET:
+        return params
+    biases = msgspec.convert(_unpack(read.logit_bias, type=_Biases), dict[int, float], str_keys=True)
+    read.logit_bias = Raw(_pack(biases))
+    return Raw(_pack(read))
 
 
 def _is_of_a_key(error: msgspec.ValidationError) -> bool:

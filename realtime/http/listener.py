@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from itertools import islice
 
+from midstream.protocol import StreamFrame
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, DisconnectCause
 from realtime.refusal import Refusal
@@ -53,7 +54,7 @@ class HttpListener:
         self._taken.pop(stream, None)
         self.fail(Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.'))
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
+    def send_refusal(self, refusal: Refusal, frame: StreamFrame) -> None:
         self.fail(refusal)
 
     def send_reply(self, event: Reply) -> None:

@@ -115,7 +115,14 @@ def _written(frame: StreamFrame) -> int:
             return past + sum(map(_message_length, messages)) + (tools_length(tools) if tools else 0)
         case protocol.Inject(messages=list() as messages):
             return sum(map(_message_length, messages))
+        case protocol.ToolResult():
+            return _message_length(_told(frame))
     return past
+
+
+def _told(result: protocol.ToolResult) -> Message:
+    """About what the model is told of it."""
+    return Message(role="tool", content=result.error if result.content is None else result.content)
 
 
 def past_injects(frame: protocol.Start) -> list[protocol.Inject]:
@@ -172,6 +179,8 @@ def weight(frame: StreamFrame) -> int:
             size += sum(map(_message_bytes, messages))
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             size += getsizeof(text)
+        case protocol.ToolResult():
+            size += _message_bytes(_told(frame))
         case protocol.Amend(arguments=arguments):
             size += getsizeof(arguments) if isinstance(arguments, str) else _object_bytes(arguments)
     if isinstance(frame, protocol.Start | protocol.Adjust):

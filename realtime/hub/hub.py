@@ -23,6 +23,7 @@ from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub import free_values
 from realtime.hub.adoptions import Adoptions
+from realtime.hub.awaited_starts import AwaitedStarts
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.deposits import Deposits
@@ -147,6 +148,7 @@ class Hub:
             next_number=next_number,
             wall=time.time,
         )
+        self._awaited = AwaitedStarts()
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -180,21 +182,23 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
+        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
         try:
             free_values.check(frame)
-            if isinstance(frame, protocol.ToolResult):
-                frame = self._injection(key, frame)
+            if not waits:
+                frame = self.due(key, frame)
         except Refusal as refusal:
             self.refuse(listener, frame, refusal)
             return
-        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
-        if waits or text_length(frame) > LONG_TEXT:
+        if waits:
             self._enqueue(key, frame, listener, acted)
+        elif text_length(frame) > LONG_TEXT:
+            self._tokenize(key, frame, listener, acted)
         else:
             try:
                 self._act(key, frame, listener)
             except NotBriefError:
-                self._enqueue(key, frame, listener, acted)
+                self._tokenize(key, frame, listener, acted)
             else:
                 acted()
         self.flush()
@@ -328,11 +332,25 @@ class Hub:
             with self._waking() as wake:
                 wake(stream)
 
+    def _tokenize(
+        self, key: StreamKey, frame: StreamFrame, listener: Listener, acted: Callable[[], None]
+    ) -> None:
+        """A start has its place from now on, or is refused."""
+        try:
+            if isinstance(frame, protocol.Start):
+                self.needs_tokens(key, frame, listener)
+        except Refusal as refusal:
+            self.refuse(listener, frame, refusal)
+        else:
+            self._enqueue(key, frame, listener, acted)
+
     def _enqueue(
         self, key: StreamKey, frame: StreamFrame, listener: Listener, acted: Callable[[], None]
     ) -> None:
         if self._long_texts.enqueue(key, frame, listener, acted):
             self._empty.clear()
+        elif key not in self._long_texts.keys:
+            self._awaited.discard(key)
 
     # -- asked by long texts ---------------------------------------------------------------------
 
@@ -340,6 +358,7 @@ class Hub:
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> None:
         self._act(key, frame, listener, tokens)
+        self._awaited.discard(key)
         self.flush()
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -348,6 +367,10 @@ class Hub:
 
     def settle(self, key: StreamKey) -> None:
         self._adoptions.settle(key)
+        self._awaited.discard(key)
+
+    def due(self, key: StreamKey, frame: StreamFrame) -> StreamFrame:
+        return self._injection(key, frame) if isinstance(frame, protocol.ToolResult) else frame
 
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
@@ -362,6 +385,7 @@ class Hub:
             if self._registry.start_digest(key, self._clock()) is not None:
                 return False  # it was started before
             self._check_start(key, frame, listener)
+            self._awaited.add(key)
         return True
 
     # -- starting and attaching ------------------------------------------------------------------
@@ -468,6 +492,7 @@ class Hub:
                 entry.note(frame)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
+                entry.released = entry.released and not frame.resume
             case protocol.Pause(kv=kv):
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
@@ -509,7 +534,7 @@ class Hub:
             raise
 
     def _injection(self, key: StreamKey, frame: protocol.ToolResult) -> protocol.Inject:
-        """What a call's result puts into its stream."""
+        """What a call's result puts into its stream, as that stands now."""
         entry = self._registry.by_key(key)
         if entry is None:
             self._refuse_steering(key, frame)
@@ -520,7 +545,7 @@ class Hub:
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)
-        listener.send_refusal(refusal, frame.request_id, frame.ref)
+        listener.send_refusal(refusal, frame)
 
     def _send_reply(self, listener: Listener, event: Reply) -> None:
         if isinstance(event, protocol.Error):
@@ -549,7 +574,8 @@ class Hub:
         if not self.serving.of_model_takes_starts(known):
             raise Refusal("overloaded", "The engine is being started.", retry_after_ms=1000)
         listener.memory.check()
-        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key))
+        awaited = self._awaited.of_tenant(key)
+        self._starter.check(key.tenant, frame, others=self._taken_places(besides=key), awaited=awaited)
         keeper = known.keeper if known.awaited else None
         if keeper is not None and not keeper.is_wanted:
             self._quotas.check_loads(key.tenant)
@@ -564,9 +590,8 @@ class Hub:
         return model
 
     def _taken_places(self, besides: StreamKey | None = None) -> int:
-        """By the streams that live, and by those whose start waits to be tokenized."""
-        live = self._registry.keys
-        return len(live) + sum(key not in live and key != besides for key in self._long_texts.keys)
+        """By the streams that live, and by those whose start is being tokenized."""
+        return len(self._registry) + self._awaited.count(besides)
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of a start's conversation that were decoded here, for this tenant."""

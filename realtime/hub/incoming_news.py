@@ -204,9 +204,9 @@ class IncomingNews:
         if news.admitted is not None:
             entry.quota.prefill_begun()
         for pending in self._receive(entry, news, now):
-            # An end that was on its way answers a later cancel.
+            # An end that was on its way, or waited here, answers a later cancel.
             steps = max(0, one.step.output.step - pending.step)
-            self._observer.steered(stream, pending.kind, steps, now - pending.received_s)
+            self._observer.steered(stream, pending.kind, steps, max(0.0, now - pending.received_s))
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():

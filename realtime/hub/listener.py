@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from midstream.protocol import StreamFrame
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
@@ -54,7 +55,7 @@ class Listener(Protocol):
     def lose(self, stream: Stream) -> None:
         """The stream has another listener now."""
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None: ...
+    def send_refusal(self, refusal: Refusal, frame: StreamFrame) -> None: ...
 
     def send_reply(self, event: Reply) -> None:
         """The reply to a frame of this listener's, about a stream that another listens to."""

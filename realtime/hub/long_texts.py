@@ -68,6 +68,9 @@ class Receiver(Protocol):
     def settle(self, key: StreamKey) -> None:
         """What was found, or begun in its place, is there now, or will not be."""
 
+    def due(self, key: StreamKey, frame: StreamFrame) -> StreamFrame:
+        """What it comes to, now that those before it have taken effect. Raises Refusal."""
+
     def needs_tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Or the refusal of what need not be tokenized to be refused."""
 
@@ -133,6 +136,10 @@ class LongTexts:
         frame, listener, size, acted = waiting
         try:
             await self._receiver.find(key, frame, listener)
+            if not listener.gone:
+                began_s = time.thread_time()
+                frame = self._receiver.due(key, frame)
+                listener.owe(time.thread_time() - began_s)
             tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
             self._receiver.refuse(listener, frame, refusal)

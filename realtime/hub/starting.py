@@ -59,8 +59,9 @@ class StreamStarter:
         self._next_number = next_number
         self._wall = wall
 
-    def check(self, tenant: str, frame: protocol.Start, *, others: int) -> None:
-        """Refuse what can be refused before anything is tokenized; `others` are streams that there are."""
+    def check(self, tenant: str, frame: protocol.Start, *, others: int, awaited: int) -> None:
+        """Refuse what can be refused before anything is tokenized; `others` are streams that there are, and
+        `awaited` those of them of this tenant that are still tokenized."""
         if sum(given is not None for given in (frame.messages, frame.prompt, frame.fork)) != 1:
             raise Refusal("invalid_frame", "A start has one of `messages`, `prompt` and `fork`.")
         if frame.past is not None and frame.fork is not None:
@@ -76,7 +77,7 @@ class StreamStarter:
                 f"The server's limit of {self._max_streams} streams is reached.",
                 retry_after_ms=1000,
             )
-        self._quotas.check(tenant, frame)
+        self._quotas.check(tenant, frame, awaited)
 
     def is_full(self, streams: int) -> bool:
         return streams >= self._max_streams

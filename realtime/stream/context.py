@@ -88,6 +88,11 @@ class Context:
         return size
 
     @property
+    def has_grammar(self) -> bool:
+        """Its own, or that of its calls."""
+        return bool(self.params.grammar) or (self.rules is not None and self.rules.alone is not None)
+
+    @property
     def recount_s(self) -> float:
         """What it costs the engine, in another process, that tokens change otherwise than by one more: where
         there are penalties it counts all of them anew."""

@@ -41,6 +41,8 @@ class PendingCommand(Struct):
     owe: Owe | None = None  # whoever steers, and pays for it
     verdict: Verdict | None = None  # of a guard, whose doing it is
     silent: bool = False  # nobody is told that it took effect
+    hangs_on: PendingCommand | None = None  # which may be refused: it waits for that, and is nothing then
+    was_paused: bool = False  # by its client, whom it has go on
 
     @property
     def kind(self) -> str:
@@ -54,6 +56,11 @@ class PendingCommand(Struct):
     def wants_reply(self) -> bool:
         """Whether somebody waits for a reply to just this."""
         return self.frame is not None and not self.preliminary
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the engine may hear of it."""
+        return self.command is not None and self.hangs_on is None
 
 
 class Computing(Protocol):
@@ -96,7 +103,7 @@ class PendingCommands:
     def request(self, pending: PendingCommand) -> None:
         """Behind all others; what guards have asked for, before what is no command yet, which will be made of
         what stands then."""
-        unmade = [at for at, before in enumerate(self.waiting) if before.command is None]
+        unmade = [at for at, before in enumerate(self.waiting) if not before.is_made]
         first = pending.verdict is not None or pending.silent
         self.waiting.insert(unmade[0] if unmade and first else len(self.waiting), pending)
         self.bytes += _bytes(pending)
@@ -107,14 +114,23 @@ class PendingCommands:
     def to_make(self) -> PendingCommand | None:
         """The first, where it is no command yet."""
         pending = self.waiting
-        return pending[0] if pending and pending[0].command is None else None
+        return pending[0] if pending and not pending[0].is_made else None
 
     def make(self, command: api.AnyCommand) -> None:
         """The first comes to this."""
         self.bytes -= _bytes(self.waiting[0])
-        self.waiting[0].command = command
+        self.waiting[0].command, self.waiting[0].hangs_on = command, None
         self.bytes += _bytes(self.waiting[0])
         self._send_made(self.waiting)
+
+    def drop_hanging_on(self, refused: PendingCommand) -> PendingCommand | None:
+        """Returns what hung on it, if anything did."""
+        for at, pending in enumerate(self.waiting):
+            if pending.hangs_on is refused:
+                self.bytes -= _bytes(self.waiting.pop(at))
+                self._send_made(self.waiting[at:])
+                return pending
+        return None
 
     def drop_first(self) -> None:
         """It came to no command."""
@@ -124,7 +140,7 @@ class PendingCommands:
     def _send_made(self, some: Iterable[PendingCommand]) -> None:
         """Up to one that is no command yet."""
         for pending in some:
-            if pending.command is None:
+            if pending.command is None or pending.hangs_on is not None:
                 break
             self.send(pending.command)
 
@@ -149,13 +165,19 @@ class PendingCommands:
         )
 
     @property
+    def answers(self) -> set[str | None]:
+        """The calls whose results are to be put in."""
+        asked = [pending.frame for pending in self.waiting if isinstance(pending.frame, protocol.Inject)]
+        return {told.tool_call_id for put_in in asked for told in put_in.messages or ()}
+
+    @property
     def has_verdict(self) -> bool:
         return any(pending.verdict is not None for pending in self.waiting)
 
     def takes_back(self, index: int) -> bool:
-        """Whether a guard will go back to before what was put in there."""
+        """Whether we, or a guard, will go back to before what was put in there."""
         return any(
-            pending.verdict is not None
+            (pending.verdict is not None or pending.silent)
             and isinstance(pending.command, api.Truncate)
             and pending.command.index < index
             for pending in self.waiting

@@ -351,6 +351,7 @@ class Stream:
         self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
         check_index(frame, self.outbox.sent)
         params = self._checked_params(frame)
+        was_paused = self._pausing.asked
         match frame:
             case protocol.Pause():
                 self._pausing.ask()
@@ -386,10 +387,28 @@ class Stream:
                 )
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+            self._go_on_behind_injection(step, was_paused)
         if None in commands:
             self._make_commands()
         self._update_memory()
+
+    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
+        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
+        put_in = self._commands.waiting[-1]
+        fits = isinstance(put_in.command, api.Append) and (
+            put_in.command.grammar_anew or not self.context.has_grammar
+        )
+        is_sure = fits and self._commands.waiting[0] is put_in
+        resume = PendingCommand(api.Resume(self.number), None, step, was_paused=was_paused)
+        resume.hangs_on = None if is_sure else put_in
+        self._commands.request(resume)
+
+    def _stay(self, refused: PendingCommand) -> None:
+        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
+        dropped = self._commands.drop_hanging_on(refused)
+        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
+        if dropped is not None and dropped.was_paused and not goes_on:
+            self._pausing.ask()
 
     def steer_call(
         self,
@@ -414,6 +433,9 @@ class Stream:
         amends = False
         while not amends and (asked := self._commands.to_make) is not None:
             amends = isinstance(asked.frame, protocol.Amend)
+            if asked.command is not None:  # what it hung on has taken effect
+                self._commands.make(asked.command)
+                return
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))
@@ -448,7 +470,7 @@ class Stream:
     def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
         """What a call's result has put into the stream: nothing, while results of other calls are to come."""
         self._check_steerable()
-        messages = self._tools.take(frame)
+        messages = self._tools.take(frame, () if self._commands.goes_back else self._commands.answers)
         self._update_memory()
         return protocol.Inject(
             request_id=self.request_id,
@@ -827,9 +849,10 @@ class Stream:
                 return None
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
+                self._stay(pending)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
-                self._commands.request(pending)  # it was accepted: it comes where the guard has gone back to
+                self._commands.request(pending)  # it was accepted: it comes where that has gone back to
                 return None
             case api.Append() as command, api.Appended(count=count):
                 self._inject(command, pending.frame, index)
@@ -839,12 +862,16 @@ class Stream:
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self.context.adjust(pending.params)
+                if self._commands.takes_back(index):
+                    index = len(self.output)
                 return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated() if pending.silent:
                 return None
             case api.Truncate(), api.Truncated():
-                self._told.cut(index)
-                return self._told.rewound(index, ref)
+                # One behind another may leave what was withheld for that, and told to nobody.
+                self._guarding.forget_withheld(index)
+                self._told.cut(stands := min(index, len(self.output)))
+                return self._told.rewound(stands, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 
     def _go_on_with_call(self) -> None:
@@ -946,6 +973,9 @@ class Stream:
         if finish.held:
             if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
+            return
+        if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
+            self._finish(api.Finish("cancelled"), now)
             return
         self._told.take_back(max(0, min(self.outbox.known, len(self.output) - 1)))
         assert self._commands.engine is not None, "it has just said so"

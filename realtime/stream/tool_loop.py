@@ -10,7 +10,7 @@ for another.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -82,12 +82,12 @@ class ToolLoop:
         for event in told:
             event.approval = event.end is not None and event.call_id in waiting
 
-    def take(self, result: protocol.ToolResult) -> list[Message]:
+    def take(self, result: protocol.ToolResult, coming: Collection[str | None] = ()) -> list[Message]:
         """Take a result in; returns what is to be told to the model now. Another result for the same call
-        replaces one that waits."""
+        replaces one that waits. `coming`: the calls whose results the engine is being told of."""
         if (result.content is None) == (result.error is None):
             raise Refusal("invalid_frame", "A tool_result has either `content` or `error`.")
-        missing = self.missing
+        missing = [call for call in self.missing if call.call_id not in coming]
         asked = next((call for call in missing if call.call_id == result.call_id), None)
         if asked is None:
             raise Refusal(

@@ -125,11 +125,12 @@ class Quotas:
         self._changed: set[str] = set()
         self._spent: set[str] = set()
 
-    def check(self, tenant: str, start: Start) -> None:
-        """Refuse what can be refused before the prompt is tokenized, which costs more than to say no."""
+    def check(self, tenant: str, start: Start, awaited: int = 0) -> None:
+        """Refuse what can be refused before the prompt is tokenized, which costs more than to say no.
+        `awaited`: streams of its that are about to begin."""
         allowance, account = self._allowance(tenant), self._accounts[tenant]
         _check_priority(start, allowance)
-        here, elsewhere = account.here.streams, account.elsewhere.streams
+        here, elsewhere = account.here.streams + awaited, account.elsewhere.streams
         most = _reached(allowance.max_streams, self._share.max_streams, here, elsewhere)
         if most is not None:
             raise Refusal(

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import MutableMapping
 from contextlib import suppress
 from functools import partial
@@ -54,6 +55,7 @@ STEERS_ENGINE = (
     | protocol.Amend
     | protocol.Rewind
 )
+COMES = protocol.Start | protocol.Attach  # what a stream comes to its connection by
 
 
 class ConnectionLimits(Struct, frozen=True):
@@ -133,7 +135,8 @@ class Connection:
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
         self._live: set[Stream] = set()
-        self._coming: set[str] = set()  # by request_id, while their text is tokenized, or they are looked for
+        # By request_id, how often asked for, while their text is tokenized, or they are looked for.
+        self._coming = Counter[str]()
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
@@ -243,16 +246,16 @@ class Connection:
             case _:
                 if isinstance(frame, protocol.Start):
                     frame.traceparent = frame.traceparent or self._traceparent
-                if isinstance(frame, protocol.Start | protocol.Attach):
-                    self._coming.add(frame.request_id)
+                if isinstance(frame, COMES):
+                    self._coming[frame.request_id] += 1
                 self._hub.receive_frame(self.caller.tenant, frame, self)
         return frame
 
     def _check_stream_limit(self, frame: protocol.ClientFrame) -> None:
         most = self._limits.streams_per_connection
-        if not isinstance(frame, protocol.Start | protocol.Attach):
+        if not isinstance(frame, COMES):
             return
-        if len(self._live) + len(self._coming - {frame.request_id}) < most:
+        if len(self._live) + len(self._coming.keys() - {frame.request_id}) < most:
             return
         if all(stream.request_id != frame.request_id for stream in self._live):
             raise Refusal(
@@ -274,7 +277,7 @@ class Connection:
         """Whoever keeps up has a token an event, of however many steps that come in one write."""
         self._live.add(stream)
         if self._coming:  # also what is there already is asked for again
-            self._coming.discard(stream.request_id)
+            del self._coming[stream.request_id]
         takes = len(self._taken) < TAKEN_AT_ONCE if self._taken else self._takes()
         if takes:
             try:
@@ -303,9 +306,12 @@ class Connection:
     def send_reply(self, event: Reply) -> None:
         self._send(event)
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self._coming.discard(request_id)
-        self._send(refusal.event(request_id, ref))
+    def send_refusal(self, refusal: Refusal, frame: protocol.StreamFrame) -> None:
+        if isinstance(frame, COMES):
+            self._coming[frame.request_id] -= 1
+            if self._coming[frame.request_id] <= 0:
+                del self._coming[frame.request_id]
+        self._send(refusal.event(frame.request_id, frame.ref))
 
     def send_event(self, event: Event) -> None:
         """Something that concerns the connection as a whole."""

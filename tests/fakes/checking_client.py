@@ -443,9 +443,9 @@ class Reader:
         assert frame is not None
         assert isinstance(event, protocol.Error | ANSWERS[type(frame)]), "whoever steers is answered"
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self.server.refused.add(ref)
-        self._refusals.append(refusal.event(request_id, ref))
+    def send_refusal(self, refusal: Refusal, frame: protocol.StreamFrame) -> None:
+        self.server.refused.add(frame.ref)
+        self._refusals.append(refusal.event(frame.request_id, frame.ref))
         self.flush()
 
     def flush(self) -> None:

@@ -92,5 +92,5 @@ class RecordingListener:
     def send_reply(self, event: Reply) -> None:
         self.answers.append(event)
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self.errors.append(refusal.event(request_id, ref))
+    def send_refusal(self, refusal: Refusal, frame: protocol.StreamFrame) -> None:
+        self.errors.append(refusal.event(frame.request_id, frame.ref))

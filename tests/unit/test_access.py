@@ -471,8 +471,8 @@ class Stranger:
     def send(self, frame: StreamFrame) -> None:
         self._server.hub.receive_frame("stranger", frame, self)
 
-    def send_refusal(self, refusal: Refusal, request_id: str, ref: str | None) -> None:
-        self.refusals.append(refusal.event(request_id, ref))
+    def send_refusal(self, refusal: Refusal, frame: StreamFrame) -> None:
+        self.refusals.append(refusal.event(frame.request_id, frame.ref))
 
     @property
     def payer(self) -> Payer:

@@ -11,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream import protocol
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, ClientFrame, Credit, Message, Params
+from midstream.protocol import (
+    JSON_SUBPROTOCOL,
+    MSGPACK_SUBPROTOCOL,
+    ClientFrame,
+    Credit,
+    Message,
+    Params,
+    Past,
+    PastAdjust,
+    PastInject,
+)
 from realtime.codec import Codec
 from realtime.refusal import Refusal
 
@@ -58,6 +68,31 @@ def start(**fields: Any) -> dict[str, Any]:
 def test_every_frame_comes_through(codec: Codec, frame: ClientFrame) -> None:
     said = msgspec.to_builtins(frame, str_keys=codec.text)
     assert codec.decode(packed(codec, said)) == frame
+
+
+@pytest.mark.parametrize("keys_are_strings", [False, True])
+def test_biases_have_keys_of_either_kind_in_messagepack_wherever_they_stand(keys_are_strings: bool) -> None:
+    biased = Params(logit_bias={5: 1.0, 6: -1.0})
+    steering: list[PastAdjust | PastInject] = [
+        PastInject(index=0, text="so"),
+        PastAdjust(index=1, params=biased),
+    ]
+    frames: list[ClientFrame] = [
+        protocol.Adjust(request_id="a", params=biased),
+        protocol.Start(request_id="a", prompt="x", past=Past(tokens=[1, 2], steering=steering)),
+        protocol.Start(request_id="a", prompt="x", params=biased, past=Past(steering=steering)),
+        protocol.Start(request_id="a", prompt="x", params=biased, past=Past(tokens=[1])),
+    ]
+    for frame in frames:
+        said = msgspec.to_builtins(frame, str_keys=keys_are_strings)
+        assert MSGPACK.decode(packed(MSGPACK, said)) == frame
+    for bad in ({"five": 1}, {"5": 101}, {str(2**64): 1}, 5):
+        said = start(past={"steering": [{"type": "adjust", "index": 0, "params": {"logit_bias": bad}}]})
+        assert "`past.steering[0].params.logit_bias" in refused(MSGPACK, packed(MSGPACK, said)).message
+    nothing = start(past=None, params={"logit_bias": {"5": 1}})
+    decoded = MSGPACK.decode(packed(MSGPACK, nothing))
+    assert isinstance(decoded, protocol.Start)
+    assert decoded.params.logit_bias == {5: 1}
 
 
 @CODECS

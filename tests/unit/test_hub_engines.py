@@ -186,6 +186,27 @@ def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: py
     assert not server.hub.streams
 
 
+def test_an_end_that_waited_here_answers_a_later_cancel_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
+    server, _ = opened()
+    server.in_turns = True
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(start(name, params=Params(max_tokens=1, ignore_eos=True)))
+    while server.down:
+        server.deliver_down()
+    while len(server.hub.streams) == 2:
+        for _ in "ab":
+            server.clock.advance(0)
+        server.step()
+        server.deliver_up()
+    server.clock.now += 1
+    listener.send(protocol.Cancel(request_id="b"))
+    server.clock.advance(0)
+    assert not server.hub.streams
+    assert server.counts.acts["cancel"] == 1, "which took no less than no time"
+
+
 def test_a_crowd_hears_in_several_goes_that_its_engine_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     server, _ = opened()
     monkeypatch.setattr(server.hub.serving.losing, "_most", 1)

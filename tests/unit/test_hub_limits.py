@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.detached_streams import DetachedStreams
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import endless, rest, start
+from tests.fakes.simulated_client import LONG, endless, rest, settled, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 SIZE = EngineSize(kv_tokens=8192, block=16, step_tokens=4096, slots=8)
@@ -189,3 +192,43 @@ def test_without_an_engine_it_takes_no_start() -> None:
     assert server.hub.serving.takes_starts
     server.kill_engine()
     assert not server.hub.serving.takes_starts
+
+
+async def test_of_starts_that_are_tokenized_at_once_as_many_begin_as_there_are_places() -> None:
+    server = served()
+    listener = RecordingListener(server)
+    for number in range(SIZE.slots + 2):
+        listener.send(endless(f"{number}", prompt=LONG[:2100]))
+    await settled()
+    assert len(live(server)) == SIZE.slots
+    assert [error.code for error in listener.errors] == ["overloaded"] * 2
+
+
+async def test_starts_of_a_tenant_that_are_tokenized_take_no_more_places_than_it_may_have() -> None:
+    server = served(quotas=Quotas(lambda tenant: Allowance(max_streams=2)))
+    hoarder, other = RecordingListener(server, "hoarder"), RecordingListener(server, "other")
+    for number in range(2 * SIZE.slots):
+        hoarder.send(endless(f"{number}", prompt=LONG[:2100]))
+    other.send(start("mine"))
+    assert (other.errors, server.hub.full) == ([], False)
+    await settled()
+    assert live(server) == ["mine", "0", "1"]
+    assert {error.code for error in hoarder.errors} == {"too_many_streams"}
+    hoarder.send(protocol.Cancel(request_id="0"))
+    rest(server)
+    hoarder.send(endless("again", prompt=LONG[:2100]))
+    await settled()
+    assert "again" in live(server), "nothing is left of those that were refused"
+
+
+async def test_a_start_whose_connection_goes_while_it_is_tokenized_leaves_its_place() -> None:
+    server = served(quotas=Quotas(lambda tenant: Allowance(max_streams=1)))
+    gone, listener = RecordingListener(server), RecordingListener(server)
+    gone.send(endless("gone", prompt=LONG[:2100]))
+    await asyncio.sleep(0)
+    listener.send(start("refused"))
+    assert listener.error().code == "too_many_streams"
+    gone.leave()
+    await settled()
+    listener.send(start("taken"))
+    assert live(server) == ["taken"]

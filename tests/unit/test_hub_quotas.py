@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from msgspec.structs import replace
+
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.stream.outbox import OutgoingEvent
@@ -130,6 +132,16 @@ def test_a_resume_of_what_was_released_is_refused_beyond_the_limit_and_loses_not
     tenant.server.clock.advance(60)
     assert resumed(tenant) is None
     assert isinstance(tenant.last(), protocol.Resumed)
+
+
+def test_what_goes_on_behind_an_injection_is_released_no_more() -> None:
+    tenant = Tenant(300)
+    released(tenant)
+    assert tenant.send(replace(inject(), resume=True)) is None
+    assert isinstance(tenant.last(), protocol.Resumed)
+    assert tenant.limit_reached(), "what was computed again counts"
+    assert tenant.send(protocol.Pause(request_id="a")) is None
+    assert resumed(tenant) is None, "nothing of it is computed again"
 
 
 def test_a_resume_of_what_was_kept_is_never_refused() -> None:

@@ -29,7 +29,7 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import SIZE, rest, settled, start
+from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
 from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
@@ -50,6 +50,8 @@ TEMPLATE = (
     "{{ call.function.arguments | tojson }}{{ call.id }}{% endfor %}"
     "{{ m.tool_call_id or '' }}<|im_end|>{% endfor %}"
 )
+
+WRITTEN = '<tool_call>{"name": "find", "arguments": {}}</tool_call>'
 
 
 def knowing(template: str = TEMPLATE) -> Tokenizer:
@@ -231,3 +233,40 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
     assert len(compiled) == 1
     assert list(rebuilt.replay())
     assert len(compiled) == 1
+
+
+def result(call_id: str, ref: str) -> protocol.ToolResult:
+    return protocol.ToolResult(request_id="a", call_id=call_id, content="42", ref=ref)
+
+
+async def called(server: SimulatedServer) -> tuple[RecordingListener, str]:
+    """Who listens to a stream that is paused and has called a tool, and the call's id."""
+    listener = RecordingListener(server)
+    listener.send(start(prompt=None, messages=HI, tools=[FIND], on_tool_call="continue"))
+    await settled()
+    server.tick()
+    listener.send(protocol.Pause(request_id="a"))
+    listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
+    rest(server)
+    (call,) = [event for event in listener.heard if isinstance(event, protocol.ToolCallDone)]
+    return listener, call.call_id
+
+
+async def test_a_result_behind_a_long_text_is_judged_when_its_turn_comes() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server)
+    text = protocol.Inject(request_id="a", ref="text", messages=[Message(role="user", content=LONG[:2100])])
+    for frame in text, result(call_id, ref="first"), result(call_id, ref="second"):
+        listener.send(frame)
+    await settled()
+    rest(server)
+    put_in = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
+    assert [(event.ref, event.count > 0) for event in put_in] == [("text", True), ("first", True)]
+    assert [error.ref for error in listener.errors] == ["second"], "the call has its result"
+
+
+@pytest.mark.parametrize("said", [{"content": LONG}, {"content": [TextPart(LONG)]}, {"error": LONG}])
+def test_a_result_weighs_and_is_paid_for_as_the_text_that_it_is(said: dict[str, Any]) -> None:
+    told = protocol.ToolResult(request_id="a", call_id="c", **said)
+    assert text_length(told) > len(LONG)
+    assert weight(told) > len(LONG)

@@ -3,7 +3,7 @@ nobody is told."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
@@ -149,6 +149,21 @@ def test_an_engine_that_has_come_to_the_end_meanwhile_is_told_to_begin_anew(fini
     final = lone.final()
     assert (final.finish_reason, final.usage.completion_tokens) == ("stop", 5)
     assert final.usage.discarded_tokens == len("secret") + 2
+
+
+@pytest.mark.parametrize("do", ["rewind", "pause"])
+@pytest.mark.parametrize("finish", [EOS, RUN_OUT])
+def test_one_that_is_cancelled_as_its_engine_comes_to_an_end_that_is_void_ends_all_the_same(
+    finish: api.Finish, do: Literal["rewind", "pause"]
+) -> None:
+    lone = begun(Guard(name="secret", do=do, regex="secret"))
+    lone.write("secre")
+    lone.take()
+    lone.cancel("enough")
+    lone.write("t", finish=finish)
+    final = lone.final()
+    assert (final.finish_reason, final.ref) == ("cancelled", "enough")
+    assert not any(isinstance(command, api.Submit) for command in lone.commands)
 
 
 def test_an_engine_that_has_come_to_the_end_while_all_is_taken_back_begins_with_the_prompt() -> None:
@@ -427,3 +442,27 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     events = lone.take()
     assert (kinds(events), text(events)) == (["Token"], "cd")
     assert lone.stream.counts.discarded == 2
+
+
+def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:
+    lone = begun(SECRET)
+    lone.write("abcdef")
+    lone.take()
+    for to in 2, 5:
+        lone.steer(protocol.Rewind(request_id="a", to=to, ref=str(to)))
+    lone.answer(api.Truncated(2))
+    lone.stream.receive_news(api.News(7, index=2, tokens=[65, 66]), lone.now)
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.steer(protocol.Inject(request_id="a", tokens=[67]))
+    put_in = lone.commands[-1]
+    lone.answer(api.Truncated(4), api.Adjusted(4), api.Appended(4, 1))
+    assert lone.commands[-2:] == [api.Truncate(7, 2), put_in]
+    lone.answer(api.Truncated(2), api.Appended(2, 1))
+    events = lone.take()
+    assert kinds(events) == ["Rewound", "Rewound", "Adjusted", "Injected"]
+    told = [event for event in events if isinstance(event, protocol.Rewound | protocol.Adjusted)]
+    assert [event.index for event in told] == [2, 2, 2]
+    lone.write("cd", finish=EOS)
+    assert text(lone.take()) == "cd"
+    assert list(lone.stream.output.tokens) == list(b"abcd")
+    assert lone.stream.output.injected(before=2) == 1

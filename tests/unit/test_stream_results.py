@@ -196,6 +196,31 @@ def test_a_result_may_be_replaced_while_it_waits_and_not_once_it_is_in() -> None
         one.stream.take_result(result(find))
 
 
+def test_a_result_that_is_on_its_way_is_not_given_twice() -> None:
+    one, (find,) = called(FIND)
+
+    def give() -> None:
+        inject = one.stream.take_result(result(find))
+        one.steer(replace(inject, tokens=[5] * 9))
+
+    give()
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.take_result(result(find))
+    one.answer(api.Refused(one.index, 4090, 4096), api.Resumed(one.index))
+    end(one)
+    give()
+    one.answer(api.Appended(one.index, 9), api.Resumed(one.index))
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
+
+
+def test_a_result_that_is_taken_back_on_its_way_may_be_given_again() -> None:
+    one, (find,) = called(FIND)
+    behind = len(one.stream.output)
+    one.steer(replace(one.stream.take_result(result(find)), tokens=[5] * 9))
+    one.steer(protocol.Rewind(request_id="a", to=behind))
+    assert one.stream.take_result(result(find)).messages
+
+
 def test_who_holds_too_much_already_is_refused_more() -> None:
     one, (find, stop) = called(FIND, STOP)
     one.stream.take_result(result(find))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from engine import api
@@ -124,6 +126,85 @@ def test_where_it_stands_is_known_when_what_was_asked_before_has_taken_effect() 
     assert lone.commands[2:] == [api.Append(7, [6, 6], behind=5)], "what was put there stays"
     lone.answer(api.Appended(4, 2))
     assert lone.commands[3:] == [api.Append(7, [7], behind=2), api.Pause(7)]
+
+
+GRAMMAR = protocol.Grammar(regex="[0-9]+")
+
+
+def paused(**params: Any) -> LoneStream:
+    """By its client."""
+    lone = LoneStream(on_disconnect="pause", **params)
+    lone.write("12")
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(2))
+    lone.take()
+    lone.commands.clear()
+    return lone
+
+
+def going_on(token: int = 3, at: int | None = None) -> protocol.Inject:
+    return protocol.Inject(request_id="a", tokens=[token], at=at, resume=True)
+
+
+@pytest.mark.parametrize("at", [None, 1])
+def test_what_is_to_go_on_behind_an_injection_that_is_refused_stays_paused(at: int | None) -> None:
+    lone = paused(grammar=GRAMMAR)
+    lone.steer(going_on(at=at))
+    (append,) = lone.commands
+    assert isinstance(append, api.Append)
+    lone.answer(api.Refused(2, reason="grammar"))
+    assert lone.commands == [append], "nothing has changed"
+    assert kinds(lone.take()) == ["Error"]
+    lone.detach()
+    lone.attach()
+    assert lone.commands == [append], "it is its client who has paused it, and not that nobody listens"
+    assert (lone.stream.paused, lone.stream.needs_engine) == ("client", False)
+
+
+@pytest.mark.parametrize("at", [None, 1])
+def test_it_goes_on_once_the_injection_stands_and_before_what_was_asked_behind_it(at: int | None) -> None:
+    lone = paused(grammar=GRAMMAR)
+    lone.steer(going_on(at=at))
+    lone.steer(protocol.Pause(request_id="a", ref="later"))
+    assert len(lone.commands) == 1
+    lone.answer(api.Appended(2, 1))
+    assert lone.commands[1:] == [api.Resume(7), api.Pause(7)]
+    lone.answer(api.Resumed(2), api.Paused(2))
+    assert kinds(lone.take())[-3:] == ["Injected", "Resumed", "Paused"]
+
+
+def test_what_was_asked_behind_an_injection_that_is_refused_is_asked_all_the_same() -> None:
+    lone = paused(grammar=GRAMMAR)
+    lone.steer(going_on())
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.steer(going_on(token=4))
+    lone.answer(api.Refused(2, reason="grammar"))
+    adjust, append = lone.commands[1:]
+    assert isinstance(adjust, api.Adjust)
+    assert append == api.Append(7, [4])
+    lone.answer(api.Adjusted(2), api.Appended(2, 1))
+    assert lone.commands[-1] == api.Resume(7)
+    lone.answer(api.Resumed(2))
+    assert kinds(lone.take()) == ["Error", "Adjusted", "Injected", "Resumed"]
+    assert lone.stream.paused is None
+
+
+def test_another_engine_is_told_to_go_on_behind_the_injection_too() -> None:
+    lone = paused(grammar=GRAMMAR)
+    lone.steer(going_on())
+    lone.lose_engine()
+    assert lone.new_engine().paused
+    assert lone.commands == [api.Append(7, [3])]
+    lone.answer(api.Appended(2, 1))
+    assert lone.commands[-1] == api.Resume(7)
+
+
+def test_where_nothing_can_refuse_an_injection_all_is_asked_at_once() -> None:
+    lone = paused()
+    lone.steer(going_on())
+    assert lone.commands == [api.Append(7, [3]), api.Resume(7)]
+    lone.steer(going_on())
+    assert lone.commands[2:] == [api.Append(7, [3])], "the first may have taken the room"
 
 
 def test_injections_are_counted_and_taken_back_with_what_stood_before_them() -> None:

@@ -14,7 +14,9 @@ from starlette.websockets import WebSocketDisconnect
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.ended_streams import KEPT_S
+from realtime.hub.listener import Listener
 from realtime.hub.observers import Caller, Observer
+from realtime.refusal import Refusal
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
 from realtime.work_budget import BURST_S
@@ -312,3 +314,26 @@ async def test_streams_that_are_looked_for_elsewhere_have_their_places_meanwhile
     client.hang_up()
     await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
     assert len(looked_for) == LIMITS.streams_per_connection
+
+
+async def test_a_no_to_another_frame_gives_no_place_away_that_a_coming_stream_has() -> None:
+    server, client = SimulatedServer(SIZE), Client()
+    coming: list[str] = []
+
+    def receive_frame(tenant: str, frame: protocol.StreamFrame, listener: Listener) -> None:
+        if isinstance(frame, protocol.Start) and frame.request_id not in coming:
+            coming.append(frame.request_id)
+        else:
+            listener.send_refusal(Refusal("invalid_params", "No."), frame)
+
+    server.hub.receive_frame = receive_frame  # type: ignore[method-assign, assignment]
+    for number in range(LIMITS.streams_per_connection + 1):
+        for frame in (
+            start(f"{number}"),
+            protocol.Pause(request_id=f"{number}"),
+            start(f"{number}", prompt="Else"),
+        ):
+            client.say(frame)
+    client.hang_up()
+    await serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
+    assert len(coming) == LIMITS.streams_per_connection
