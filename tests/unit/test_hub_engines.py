@@ -166,7 +166,8 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
     assert (staying.final.request_id, staying.final.finish_reason) == ("c", "cancelled")
 
 
-def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:
+    """Behind that of `a`, for its turn."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
     server, _ = opened()
     server.in_turns = True
@@ -180,6 +181,11 @@ def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: py
             server.clock.advance(0)
         server.step()
         server.deliver_up()
+    return server, listener
+
+
+def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, listener = where_the_end_of_b_waits(monkeypatch)
     assert [stream.request_id for stream in server.hub.streams] == ["b"]
     server.kill_engine()
     assert listener.final.request_id == "b"
@@ -187,19 +193,7 @@ def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: py
 
 
 def test_an_end_that_waited_here_answers_a_later_cancel_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
-    server, _ = opened()
-    server.in_turns = True
-    listener = RecordingListener(server)
-    for name in "ab":
-        listener.send(start(name, params=Params(max_tokens=1, ignore_eos=True)))
-    while server.down:
-        server.deliver_down()
-    while len(server.hub.streams) == 2:
-        for _ in "ab":
-            server.clock.advance(0)
-        server.step()
-        server.deliver_up()
+    server, listener = where_the_end_of_b_waits(monkeypatch)
     server.clock.now += 1
     listener.send(protocol.Cancel(request_id="b"))
     server.clock.advance(0)
