@@ -28,7 +28,7 @@ test("a chat is the same whole, in chunks, and as the package puts chunks togeth
   const deltas = chunks.flatMap((chunk) => chunk.choices).map((choice) => choice.delta);
   assert.equal(deltas[0].role, "assistant");
   assert.equal(deltas.map((delta) => delta.content ?? "").join(""), said);
-  assert.ok(chunks.length > 8, "one by one");
+  assert.ok(deltas.filter((delta) => delta.content).length > 1, "in pieces");
   assert.deepEqual(chunks.at(-1).usage, { ...whole.usage, ...cached(chunks.at(-1)) });
 
   const stream = client.chat.completions.stream(chat);
