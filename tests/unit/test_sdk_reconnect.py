@@ -689,6 +689,25 @@ async def test_a_stream_that_another_client_took_over_fails_here(
     assert again.state == "running"
 
 
+async def test_what_another_client_took_over_is_neither_steered_nor_cancelled_from_here(
+    client: midstream.Client, peer: Peer
+) -> None:
+    async with await begin(client, peer) as stream:
+        await peer.send(error("request_taken", "r"))
+        with pytest.raises(midstream.RequestTaken):
+            await stream.next()
+        for steering in (stream.pause(), stream.adjust(temperature=0), stream.cancel()):
+            with pytest.raises(midstream.RequestTaken):
+                await steering
+        with pytest.raises(midstream.RequestTaken):
+            stream.grant(100)
+    pinging = asyncio.create_task(client.ping())
+    ping = await peer.receive_frame()
+    assert isinstance(ping, Ping), "nothing was said of the stream that another client has"
+    await peer.send(Pong(ref=ping.ref))
+    await pinging
+
+
 # -- connections that do not come back -----------------------------------------------------------------
 
 

@@ -77,16 +77,18 @@ class Channel:
 
     @property
     def attached(self) -> bool:
-        """Whether what is sent about it reaches the server now."""
-        return self._session.connected and self.attach_ref is None
+        """Whether what is sent about it reaches the server now, and is about this stream of ours."""
+        return self._session.connected and self.attach_ref is None and not self.failed
 
     def send(self, frame: Grant) -> None:
+        self.check()
         self._session.send(frame)
 
     async def request(self, frame: Frame, answer: type[E]) -> E:
         """Send a frame about this stream and wait for its answer."""
         if self.core.final is not None:
             raise from_code("request_finished", "the stream has ended", self.request_id)
+        self.check()  # whoever has taken it over has it now
         if self._recorder is not None:
             self._recorder.sent(frame)
         self.past.sent(frame)
