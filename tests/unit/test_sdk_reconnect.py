@@ -678,6 +678,12 @@ async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
         await stream.next()
 
 
+async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:
+    stream = await begin(client, peer)
+    await peer.send(final("r", 0, "stop", stop_reason="detached"))
+    assert await stream.next() is None
+
+
 async def test_a_stream_that_another_client_took_over_fails_here(
     client: midstream.Client, peer: Peer
 ) -> None:

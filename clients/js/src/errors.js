@@ -177,6 +177,12 @@ export function streamLost(requestId, why) {
   return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
 }
 
+/** It waited for its client as long as it was to. @param {string} requestId */
+export function streamDetached(requestId) {
+  const message = "the stream was cancelled, because its connection was lost and nobody came back to it in time";
+  return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
+}
+
 /** Started again, it is another stream. @param {string} requestId */
 export function notTheSame(requestId) {
   const message = "nobody knew this stream any more, and started again it does not begin as it stood";

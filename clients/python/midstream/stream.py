@@ -247,7 +247,7 @@ class Stream:
             return
         if self.final.finish_reason == "error":
             raise StreamFailed(self.final)
-        if self.final.stop_reason == "detached":
+        if (self.final.finish_reason, self.final.stop_reason) == ("cancelled", "detached"):
             raise ConnectionLost(DETACHED, code=None, retryable=False)
 
     # -- steering --------------------------------------------------------------------------------------
