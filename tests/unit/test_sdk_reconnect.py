@@ -316,6 +316,20 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
     assert (stream.text, stream.model, stream.index) == ("long ago", "toy", 4)
 
 
+async def test_a_start_that_was_heard_may_have_come_to_its_end(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await peer.receive(Start)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    await peer.receive(Start)
+    peer.seqs["r"] = 7
+    await peer.send(snapshot("r", 4, "long ago"))
+    await peer.send(final("r", 4, "stop"))
+    assert await _read(await starting) == ["long ago"]
+
+
 async def test_a_start_asked_for_meanwhile_waits(
     server: FakeServer, client: midstream.Client, peer: Peer, recorder: StateRecorder
 ) -> None:

@@ -366,7 +366,7 @@ class Session:
         self._channels.pop(final.request_id, None)
         self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
-            if pending.answer in (Final, Attached):
+            if pending.answer in (Final, Started, Attached):
                 pending.future.set_result(final)
             elif answers_lost and pending.sent_on is not None and not idempotent(pending.frame):
                 pending.fail(unknown_outcome(pending))
