@@ -469,7 +469,9 @@ async def test_a_connection_cut_without_a_word(client: midstream.Client, peer: P
     assert (caught.value.code, caught.value.retryable) == (1006, True)
 
 
-@pytest.mark.parametrize("data", ['{"type": "token"}', "no JSON", '{"type": "song"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "data", ['{"type": "token"}', "no JSON", "{}", '{"type": "song", "request_id": 5}', "[" * 100_000]
+)
 async def test_an_event_that_cannot_be_read_ends_the_connection(
     client: midstream.Client, peer: Peer, data: str
 ) -> None:
@@ -480,6 +482,20 @@ async def test_an_event_that_cannot_be_read_ends_the_connection(
     assert (caught.value.code, caught.value.retryable) == (1002, False)
     await peer.socket.wait_closed()
     assert peer.socket.close_code == 1002
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_an_event_of_a_kind_that_is_not_known_yet_is_passed_over(encoding: Encoding) -> None:
+    async with FakeServer() as server, midstream.connect(server.url, encoding=encoding) as client:
+        peer = await server.peer()
+        stream, start = await begin(client, peer)
+        news = {"type": "song", "request_id": start.request_id, "seq": 1, "verses": [{"of": 4}]}
+        for event in (news, {"type": "song"}, {"type": "song", "request_id": "of another"}):
+            data = msgspec.json.encode(event) if encoding == "json" else msgspec.msgpack.encode(event)
+            await peer.socket.send(data, text=encoding == "json")
+        peer.seqs[start.request_id] += 1
+        await peer.send_tokens(start, 0, "a")
+        assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 async def test_a_gap_in_a_stream_ends_the_connection(client: midstream.Client, peer: Peer) -> None:

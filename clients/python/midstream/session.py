@@ -33,7 +33,6 @@ from midstream.protocol import (
     Pause,
     Pong,
     Replace,
-    ServerEvent,
     Snapshot,
     Start,
     Started,
@@ -224,7 +223,7 @@ class Session:
 
     # -- receiving -------------------------------------------------------------------------------------
 
-    def receive(self, event: ServerEvent) -> None:
+    def receive(self, event: Event) -> None:
         """Take the next event. Raises ProtocolError for one that cannot come."""
         match event:
             case StreamEvent():

@@ -177,7 +177,8 @@ class Stream:
 
     def events(self) -> Reading[StreamEvent]:
         """Everything that happens, as `midstream.protocol` has it: `Token`, `Reasoning`, `ToolCall`,
-        `ToolArguments`, `ToolCallDone`, `Rewound` and their like, up to `Final`.
+        `ToolArguments`, `ToolCallDone`, `Rewound` and their like, up to `Final`. One of a kind that is not
+        known there is a bare `StreamEvent`.
 
         To read an event takes the chunk that it brought, and to take a chunk all events up to it: a stream is
         read in one of the two ways.
