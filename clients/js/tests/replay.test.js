@@ -90,6 +90,23 @@ withAndWithoutWorker("replay", [], (fixture) => {
     assert.equal(difference?.replayed?.logprob?.toFixed(4), line.logprobs[0].toFixed(4));
   });
 
+  test("a record by hand may leave parameters to the server, which are then as they were", async () => {
+    const recorder = new Recorder();
+    const params = { temperature: 1, seed: 11 };
+    for await (const _ of await fixture.client.start({ ...params, prompt: "Once upon a time", max_tokens: 15, window: 1, recorder }));
+    const [{ start, lines }] = parseRecords(recorder.text);
+    const tokens = lines.filter(({ type }) => type === "tokens");
+    const of = { stream: 1 };
+    const steered = /** @type {import("../src/record-format.js").Line[]} */ ([
+      ...tokens, { ...of, type: "rewind", index: 5 }, ...tokens.slice(5, 8),
+      { ...of, type: "adjust", index: 8, params: { logit_bias: { 463: 100 } } }, // the toy's end token
+      { ...of, type: "tokens", index: 8, text: "", tokens: [463] },
+      { ...of, type: "final", index: 9, finish_reason: "stop", stop_reason: "eos" },
+    ]);
+    const { difference, tokens: compared } = await replay(fixture.client, { start: { ...start, params }, lines: steered });
+    assert.deepEqual([difference, compared], [null, 15 + 4]);
+  });
+
   test("an end that came sooner or later is a difference", async () => {
     const [record] = parseRecords(await steered());
     for (const max_tokens of [59, 61]) {
