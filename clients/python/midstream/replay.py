@@ -430,7 +430,8 @@ class _Player:
 
 
 def _token(chunk: Chunk, at: int) -> OutputToken:
-    assert chunk.tokens is not None, "they were asked for"
+    if chunk.tokens is None:
+        raise ReplayError("the server does not tell its tokens, which were asked for")
     logprob = chunk.logprobs[at].logprob if chunk.logprobs else None
     return OutputToken(chunk.tokens[at], chunk.text if chunk.count == 1 else None, logprob)
 
