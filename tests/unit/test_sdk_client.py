@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 import midstream
 from midstream.dial import Encoding
@@ -141,6 +142,19 @@ async def test_a_server_that_says_nothing() -> None:
 async def test_an_error_instead_of_a_greeting() -> None:
     async with FakeServer(first_event=error("draining")) as server:
         with pytest.raises(midstream.Draining):
+            await midstream.connect(server.url)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *({"max_message_bytes": wrong} for wrong in ("many", None, -1, 30, 1e6, [1000])),
+        *({"max_grace_ms": wrong} for wrong in ("long", -1)),
+    ],
+)
+async def test_limits_that_are_none(limits: dict[str, object]) -> None:
+    async with FakeServer(first_event=replace(READY, limits=limits)) as server:
+        with pytest.raises(midstream.ProtocolError, match=f"expected `{next(iter(limits))}` of"):
             await midstream.connect(server.url)
 
 

@@ -53,6 +53,19 @@ test("first words that are not right are refused, and the socket closed", async 
   }
 });
 
+test("limits that are none are refused, and the socket closed", async () => {
+  const wrong = [
+    ...["many", null, -1, 30, 1000.5, [1000]].map((bytes) => ({ max_message_bytes: bytes })),
+    ...["long", -1].map((ms) => ({ max_grace_ms: ms })),
+  ];
+  for (const limits of wrong) {
+    const connecting = connect("http://host", { WebSocket: FakeSocket });
+    FakeSocket.last.receive({ ...READY, limits });
+    await assert.rejects(connecting, { name: "ProtocolError", message: new RegExp(`expected .${Object.keys(limits)[0]}. of`) });
+    assert.notEqual(FakeSocket.last.closedWith, null);
+  }
+});
+
 test("a refusal in place of the greeting is that error", async () => {
   const connecting = connect("http://host", { WebSocket: FakeSocket });
   const error = { status: 503, code: "draining", message: "bye", retryable: true, retry_after_ms: 9 };

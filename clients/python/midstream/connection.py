@@ -43,6 +43,8 @@ from midstream.protocol import (
 log = logging.getLogger("midstream")
 
 NORMAL_CLOSURE, GOING_AWAY, PROTOCOL_VIOLATION = 1000, 1001, 1002  # RFC 6455, 7.4.1
+# The limits that are heeded here. What a client says by itself, as to grant credit, is a shorter message.
+_LEAST = {"max_message_bytes": 1000, "max_grace_ms": 0}
 _KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(ServerEvent))
 
 
@@ -76,6 +78,10 @@ class Connection:
             raise from_event(first)
         if not isinstance(first, Ready) or first.protocol != VERSION:
             raise ProtocolError(f"expected `ready` of protocol {VERSION}, got {first}")
+        for name, least in _LEAST.items():
+            limit = first.limits.get(name, least)
+            if not isinstance(limit, int) or limit < least:
+                raise ProtocolError(f"expected `{name}` of {least} or more, got {limit!r:.100}")
         self.ready = first
 
     def send(self, frame: Frame) -> None:
