@@ -63,7 +63,7 @@ class ScriptedServer:
             case "cancel":
                 self._end(frame, "cancelled")
             case kind if kind in ANSWERS:
-                self._send(frame, type=ANSWERS[kind], index=len(TEXT), reason="client", tokens=1)
+                self._send(frame, type=ANSWERS[kind], index=len(TEXT), count=1, reason="client")
 
     def _begin(self, start: Frame) -> None:
         self.started += 1

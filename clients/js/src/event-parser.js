@@ -5,7 +5,29 @@
  */
 
 import { ProtocolError, fromEvent } from "./errors.js";
+import { kindOf } from "./json-kinds.js";
 import { VERSION } from "./protocol.js";
+
+/** What an event of each kind must have, and of which kind. @type {Record<string, Record<string, string>>} */
+const FIELDS = {
+  ready: { session_id: "string", models: "array", limits: "object" },
+  started: { model: "string", prompt_tokens: "number", params: "object" },
+  token: { index: "number", count: "number", delta: "string" },
+  reasoning: { index: "number", count: "number", delta: "string" },
+  tool_call: { index: "number", call_id: "string", name: "string" },
+  tool_arguments: { index: "number", count: "number", call_id: "string", delta: "string" },
+  tool_call_done: { index: "number", end: "number", call_id: "string" },
+  approved: { index: "number", call_id: "string" },
+  paused: { index: "number", reason: "string" },
+  resumed: { index: "number" },
+  adjusted: { index: "number", params: "object" },
+  injected: { index: "number", count: "number" },
+  rewound: { index: "number", text_length: "number" },
+  guard: { index: "number", name: "string", do: "string" },
+  snapshot: { index: "number", text: "string", model: "string", prompt_tokens: "number", params: "object" },
+  final: { index: "number", finish_reason: "string", usage: "object", timing: "object" },
+  error: { code: "string", message: "string" },
+};
 
 /** The limits that are heeded here. What a client says by itself, as to grant credit, is a shorter message. */
 const LEAST = { max_message_bytes: 1000, max_grace_ms: 0 };
@@ -33,6 +55,10 @@ export function parseEvent(text) {
   } catch {
     throw new ProtocolError(`an event that cannot be read: ${String(text).slice(0, 100)}`);
   }
-  if (typeof event?.type === "string") return event;
-  throw new ProtocolError(`an event without a type: ${text.slice(0, 100)}`);
+  if (typeof event?.type !== "string") throw new ProtocolError(`an event without a type: ${text.slice(0, 100)}`);
+  const fields = Object.hasOwn(FIELDS, event.type) ? FIELDS[event.type] : {};
+  for (const name in fields) {
+    if (kindOf(event[name]) !== fields[name]) throw new ProtocolError(`an event without its \`${name}\`: ${text.slice(0, 100)}`);
+  }
+  return event;
 }

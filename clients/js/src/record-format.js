@@ -6,6 +6,8 @@
  * @import { Message, Params, Tool, ToolChoice } from "./protocol.js"
  */
 
+import { kindOf } from "./json-kinds.js";
+
 export const RECORD_VERSION = 1;
 
 /** @typedef {{type: string, stream: number}} LineFields */
@@ -142,9 +144,4 @@ function endAfter(line, end, place) {
   if (line.type !== "rewind" && line.type !== "guard") return end;
   if (line.index > end) throw new RecordError(`${place}: it rewinds to token ${line.index}, but ${end} stand`);
   return line.index;
-}
-
-/** @param {unknown} value */
-function kindOf(value) {
-  return Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
 }

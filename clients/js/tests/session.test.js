@@ -142,6 +142,10 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
   ["a hole in the sequence", { ...token(0, "x"), seq: 3 }],
   ["a snapshot without a text", { type: "snapshot", request_id: "r", seq: 1, index: 0 }],
   ["answers that are no list", { ...snapshot(1, { index: 0, text: "" }), answered: 5 }],
+  ["a token that says nothing", { ...token(0, "x"), delta: undefined, seq: 1 }],
+  ["a call without a name", { type: "tool_call", request_id: "r", seq: 1, index: 0, call_id: "a" }],
+  ["an end of which nothing is told", { ...final("stop"), usage: undefined, seq: 1 }],
+  ["an error without a word", { type: "error", code: "overloaded" }],
   ["parameters that are none", { type: "adjusted", request_id: "r", seq: 1, index: 0, params: null }],
 ])) {
   test(`a server that breaks the protocol is left: ${what}`, async () => {
