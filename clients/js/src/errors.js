@@ -150,6 +150,11 @@ export function connectionClosed(closeCode, reason) {
   });
 }
 
+/** There may be a server, which says nothing. @param {number} ms */
+export function notAnswered(ms) {
+  return new ConnectionLost(`the server did not answer within ${ms} ms`, { closeCode: null, retryable: true });
+}
+
 /** No close frame came, and nothing else either. @param {number} ms */
 export function silenceTimedOut(ms) {
   const message = `the server was silent for ${ms} ms, and gave no sign of life when it was asked for one`;

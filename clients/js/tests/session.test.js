@@ -11,7 +11,7 @@ import { runInNewContext } from "node:vm";
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
 import { final, snapshot, started, token } from "./sample-events.js";
-import { cutAndReconnect, sendAttached, sentFrames } from "./scripted-server.js";
+import { cutAndReconnect, nextSocket, sendAttached, sentFrames } from "./scripted-server.js";
 
 async function connected() {
   const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
@@ -84,6 +84,18 @@ test("no connection to be had is ConnectionLost, and worth a retry", async () =>
   FakeSocket.last.dispatchEvent(Object.assign(new Event("error"), { message: "refused" }));
   FakeSocket.last.end(1006);
   const expected = { name: "ConnectionLost", message: /refused/, closeCode: null, retryable: true };
+  await assert.rejects(connecting, expected);
+});
+
+test("a server that says nothing is given up, and the next is asked", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const connecting = connect(["http://a", "http://b"], { WebSocket: FakeSocket });
+  const silent = FakeSocket.last;
+  t.mock.timers.tick(10_000);
+  await nextSocket(silent);
+  assert.notEqual(silent.closedWith, null);
+  t.mock.timers.tick(10_000);
+  const expected = { name: "ConnectionLost", message: /did not answer within 10000 ms/, closeCode: null, retryable: true };
   await assert.rejects(connecting, expected);
 });
 
