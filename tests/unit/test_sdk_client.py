@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 import pytest
@@ -570,6 +571,27 @@ async def test_a_cancelled_task_cancels(client: midstream.Client, peer: Peer) ->
     task.cancel()
     await asyncio.wait([task])
     assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_another_event_loop_is_told_that_the_client_is_not_its_own(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+
+    def elsewhere(work: Callable[[], Awaitable[object]]) -> None:
+        async def wait() -> None:
+            await work()
+
+        with pytest.raises(RuntimeError, match="lives in the event loop in which it was made"):
+            asyncio.run(wait())
+
+    starting = functools.partial(client.start, prompt="Hi")
+    for work in (stream.next, stream.pause, stream.cancel, client.ping, client.close, starting):
+        await asyncio.to_thread(elsewhere, work)
+    with pytest.raises(RuntimeError, match="lives in the event loop"):
+        await asyncio.to_thread(stream.grant, 100)
+    await peer.send_tokens(start, 0, "a")
+    assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 async def test_closing_a_generator_around_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:

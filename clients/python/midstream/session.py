@@ -138,6 +138,18 @@ class Session:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure()
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raises where this is another event loop than the client's: what waits there is never woken."""
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise RuntimeError(
+                "a client lives in the event loop in which it was made; midstream.sync has one for any thread"
+            )
 
     # -- connections -----------------------------------------------------------------------------------
 

@@ -169,6 +169,7 @@ class Channel:
 
     async def wait(self) -> None:
         """Wait for the next event, or the end of events."""
+        self._session.check_loop()
         self._changed.clear()
         await self._changed.wait()
 
