@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -167,9 +168,20 @@ async def test_another_version_of_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://h:x", "http://h:99999", "http://[::1", "http://a..b", f"http://{'a' * 64}.b", "ftp://h", ""],
+    [
+        *(
+            "http://h:x",
+            "http://h:99999",
+            "http://[::1",
+            "http://a..b",
+            f"http://{'a' * 64}.b",
+            "ftp://h",
+            "",
+        ),
+        *(None, 8000, b"http://h", ["http://h", None]),
+    ],
 )
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_address_that_is_none(url: Any) -> None:
     with pytest.raises(ValueError, match="is no address of a server: expected one such as"):
         midstream.connect(url)
 
@@ -245,8 +257,9 @@ async def test_mistakes_are_refused_before_anything_is_sent(client: midstream.Cl
         await client.start(prompt="cut \ud83d")
     with pytest.raises(midstream.InvalidFrame, match="surrogates"):
         await client.attach("\ud83d")
-    with pytest.raises(ValueError, match="window"):
-        await client.start(prompt="Hi", window=0)
+    for window in (0, 1.5, "64", None):
+        with pytest.raises(ValueError, match=f"window must be an integer of at least 1, not {window!r}"):
+            await client.start(prompt="Hi", window=window)  # type: ignore[arg-type]
     _, start = await begin(client, peer)
     assert start.prompt == "Hi"  # the first frame that the server saw
 
