@@ -33,6 +33,8 @@ export class Conversation {
     this.#settings = settings;
     this.#restore();
     addEventListener("pagehide", () => this.#keep());
+    // A browser may discard a tab that nobody sees, and says nothing more to it.
+    document.addEventListener("visibilitychange", () => document.visibilityState === "hidden" && this.#keep());
   }
 
   get cards() {

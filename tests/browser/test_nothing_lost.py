@@ -223,6 +223,22 @@ def test_a_browser_that_forbids_its_storage_has_the_page_all_the_same(
     expect(blank.locator(".answer")).to_have_count(0)
 
 
+def test_a_tab_that_nobody_sees_may_be_discarded_without_a_word(
+    blank: Page, server: ScriptedServer, toy_server: Served
+) -> None:
+    blank.add_init_script("""addEventListener("pagehide", (event) => event.stopImmediatePropagation())""")
+    blank.goto(toy_server.http)
+    answer = ask(blank, "Why?")
+    blank.evaluate(
+        """() => {
+            Object.defineProperty(document, "visibilityState", { value: "hidden" });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    blank.reload()
+    expect(answer.locator(".prose")).to_have_text("Once upon a time")
+
+
 def test_where_the_storage_is_full_the_oldest_questions_go_first_and_that_is_said(page: Page) -> None:
     ask(page, "Why? " * 40_000)
     page.locator("#stop-all").click()
