@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ from midstream.protocol import (
     Snapshot,
     Start,
     Token,
+    TokenLogprob,
 )
 from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
@@ -690,6 +692,33 @@ async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
     assert await stream.next()
     with pytest.raises(midstream.ConnectionLost, match="nobody came back"):
         await stream.next()
+
+
+async def test_a_stream_that_had_gone_on_when_it_was_here_again_is_recorded_as_far_as_it_was_told(
+    server: FakeServer, client: midstream.Client, peer: Peer, tmp_path: Path
+) -> None:
+    def recorded(index: int, delta: str) -> Token:
+        return replace(token(index, delta), tokens=[index], logprobs=[TokenLogprob(index, -1.0)])
+
+    with client.record(tmp_path / "r"):
+        stream = await begin(client, peer)
+        await peer.send(recorded(0, "a"))
+        assert await stream.next()
+        cut(peer)
+        peer = await reconnected(server, "s1")
+        frame = await peer.receive(Attach)
+        await pong(peer)
+        await peer.send(error("unknown_request", "r", frame.ref))
+        await peer.receive(Start)
+        cut(peer)
+        peer = await reconnected(server, "s2")
+        await peer.accept_start()
+        await peer.send(replace(snapshot("r", 3, "abc"), tokens=[0, 1, 2]))
+        await peer.send(recorded(3, "d"))
+        await peer.send(final("r", 4, "stop"))
+        assert await _read(stream) == ["bc", "d"]
+    (record,) = midstream.read_records(tmp_path / "r")
+    assert [type(line).__name__ for line in record.lines] == ["Tokens", "Lost"]
 
 
 async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:

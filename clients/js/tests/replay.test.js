@@ -12,6 +12,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { Recorder, parseRecords, replay } from "../src/midstream.js";
+import { snapshot, started, token } from "./sample-events.js";
 import { PYTHON, ROOT } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
@@ -171,6 +172,18 @@ test("behind what another connection put in nothing is recorded", () => {
   recorder.receive({ ...of, type: "token", seq: 1, index: 0, count: 1, delta: "a", tokens: [97] });
   recorder.receive({ ...of, type: "injected", seq: 2, index: 1, count: 1 });
   recorder.receive({ ...of, type: "token", seq: 3, index: 1, count: 1, delta: "b", tokens: [98] });
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
+});
+
+test("a stream that had gone on when it was here again is recorded as far as it was told", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  recorder.receive(started());
+  recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
+  const begun = snapshot(1, { index: 3, text: "abc", tokens: [97, 98, 99] });
+  recorder.receive({ request_id: "r", type: "restarted", seq: 1, index: 1, exact: true, begun });
+  recorder.receive({ ...token(3, "d", { tokens: [100] }), seq: 2 });
   const [{ lines }] = parseRecords(recorder.text);
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
 });

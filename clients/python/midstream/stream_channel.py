@@ -135,10 +135,12 @@ class Channel:
         if not self.core.goes_on_with(event):
             return False
         if isinstance(event, Snapshot):
-            self.restart, before = None, self.core.fingerprint
+            self.restart, before, stood = None, self.core.fingerprint, self.core.index
             self.core.go_on(event)
             if self._recorder is not None and event.fingerprint != before:
                 self._recorder.moved(event.index, event.fingerprint)
+            if self._recorder is not None and event.index > stood:  # how it came so far nobody has told
+                self._recorder.receive(event)
             self._changed.set()
         return True
 
