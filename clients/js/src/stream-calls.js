@@ -10,7 +10,7 @@
  * @import { Progress, Result } from "./tool-runs.js"
  */
 
-import { MidstreamError } from "./errors.js";
+import { ConnectionLost, MidstreamError } from "./errors.js";
 import { ToolRuns } from "./tool-runs.js";
 import { resultText } from "./tools.js";
 
@@ -180,9 +180,10 @@ export class StreamCalls {
       await this.#settle(call, result);
     } catch (refused) {
       const wanted = this.#standing().some((outcome) => outcome.call === call) && !this.#stream.final;
-      if (wanted && refused instanceof MidstreamError) {
-        await this.#settle(call, { error: refused.message }).catch(() => {}); // then its stream ends, or somebody else answers
-      }
+      if (!wanted || !(refused instanceof MidstreamError)) return;
+      // Where nobody knows whether it was heard it is said again: a stream that has it refuses it.
+      const said = refused instanceof ConnectionLost ? this.#send(call.call_id) : this.#settle(call, { error: refused.message });
+      await said.catch(() => {}); // then its stream ends, or somebody else answers
     }
   }
 

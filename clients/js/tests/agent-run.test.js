@@ -5,8 +5,8 @@ import { test } from "node:test";
 
 import { Agent } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
-import { final, started, token } from "./sample-events.js";
-import { connected } from "./scripted-server.js";
+import { final, snapshot, started, token } from "./sample-events.js";
+import { connected, cutAndReconnect, sendAttached } from "./scripted-server.js";
 
 /**
  * A run whose model has called its one tool, and waits.
@@ -49,6 +49,17 @@ test("an error that is too long to be told is told to be so", async (t) => {
   const run = () => assert.fail("x".repeat(2000));
   const { result } = await called(t, { tools: [{ name: "weather", run }] });
   assert.match(result.error, /a message of [0-9]+ bytes, and the server takes 1000 at most/);
+});
+
+test("a result of which nobody knows whether it was heard is told again as it was", async (t) => {
+  const { sent, socket } = await calling(t, {});
+  await sent("tool_result");
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 5, text: "", paused: "tool_call", tool_calls: [call] }));
+  sendAttached(next);
+  const again = await eventually(() => next.sent.find(({ type }) => type === "tool_result"));
+  assert.deepEqual([again.content, again.error], ["mild", undefined]);
 });
 
 for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ ([
