@@ -110,6 +110,7 @@ function parseLine(text, place) {
   if (line.type === "start" && line.record !== RECORD_VERSION) {
     throw new RecordError(`${place}: it is a record of version ${line.record}; this client reads ${RECORD_VERSION}`);
   }
+  for (const name in line) if (line[name] === null && name !== "fingerprint") delete line[name]; // what is null is left out
   for (const [name, kind] of Object.entries({ stream: "number", ...FIELDS[line.type] })) {
     if (kindOf(line[name]) !== kind) throw new RecordError(`${place}: \`${name}\` must be of kind ${kind}`);
   }

@@ -164,6 +164,17 @@ test("a wrong file is told where and what", () => {
   }
 });
 
+test("what is null in a record is left out of it", () => {
+  const nothing = { messages: null, fork: null, tools: null };
+  const lines = [
+    { ...START, ...nothing }, { ...TOKENS, logprobs: null },
+    { type: "inject", stream: 1, index: 1, text: "b", messages: null },
+    { type: "final", stream: 1, index: 1, finish_reason: "length", stop_reason: null },
+  ];
+  const [{ start, lines: told }] = parseRecords(lines.map((line) => JSON.stringify(line)).join("\n"));
+  assert.deepEqual([start, told[0], told[2]], [START, TOKENS, { type: "final", stream: 1, index: 1, finish_reason: "length" }]);
+});
+
 test("behind what another connection put in nothing is recorded", () => {
   const recorder = new Recorder();
   recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
