@@ -8,6 +8,7 @@
  *   itself, with all that runs; `waiting` for the next try; `locked`: another key is wanted; `refused`: no try will do
  */
 import { clientSecret, connect, connectWorker } from "/sdk/midstream.js";
+import { sanitize } from "./sanitize.js";
 
 /** @typedef {Awaited<ReturnType<typeof connect>>} Client */
 /** @typedef {{ code: number | string, closeCode?: number | null, status?: number | null, message?: string,
@@ -115,7 +116,7 @@ export class Connection {
   /** @param {State} state @param {string} why */
   #set(state, why) {
     this.state = state;
-    this.why = why;
+    this.why = sanitize(why);
     this.onchange();
   }
 }

@@ -14,7 +14,7 @@ import { forget, keep, recall } from "./tab-storage.js";
 
 /** @typedef {import("./answer-state.js").Settings} Settings @typedef {import("./connection.js").Client} Client */
 
-const STORAGE_KEY = "midstream.conversation";
+const STORAGE_KEY = "midstream.turns";
 const LOST_KEY = "midstream.conversation.lost";
 
 export class Conversation {
@@ -33,6 +33,8 @@ export class Conversation {
     this.#settings = settings;
     this.#restore();
     addEventListener("pagehide", () => this.#keep());
+    // A browser may discard a tab that nobody sees, and says nothing more to it.
+    document.addEventListener("visibilitychange", () => document.visibilityState === "hidden" && this.#keep());
   }
 
   get cards() {
@@ -163,10 +165,12 @@ export class Conversation {
 
   /** As much as the storage takes: what is said last is what the next question is about. */
   #keep() {
-    const kept = this.turns.map((turn) => JSON.stringify(keepable(turn)));
+    /** @type {Map<string, number>} */ const messages = new Map(); // each once, however many answers it stands before
+    const kept = this.turns.map((turn) => JSON.stringify(keepable(turn, messages)));
+    const said = [...messages.keys()].join(",");
     forget(STORAGE_KEY);
     let from = 0;
-    while (from < kept.length && !keep(STORAGE_KEY, `[${kept.slice(from).join(",")}]`)) from++;
+    while (from < kept.length && !keep(STORAGE_KEY, `{"messages":[${said}],"turns":[${kept.slice(from).join(",")}]}`)) from++;
     keep(LOST_KEY, String(this.#lost + from));
   }
 
@@ -175,9 +179,11 @@ export class Conversation {
     forget(STORAGE_KEY); // taken once: what cannot be read does not stand in the way for ever
     this.#lost = Number(recall(LOST_KEY));
     if (this.#lost) this.#container.append(element("p", "problem", lostWords(this.#lost)));
-    for (const { question, answers: had, chosen } of kept ? JSON.parse(kept) : []) {
+    const { messages, turns } = kept ? JSON.parse(kept) : { messages: [], turns: [] };
+    for (const { question, answers: had, chosen } of turns) {
       /** @type {Answer[]} */
-      const answers = had.map((/** @type {any} */ one) => Answer.from(this.#client, one));
+      const answers = had.map((/** @type {any} */ one) =>
+        Answer.from(this.#client, { ...one, question: one.question.map((/** @type {number} */ at) => messages[at]) }));
       answers.forEach((answer, at) => {
         const { origin } = had[at];
         if (origin) answer.origin = { answer: answers[origin.of], at: origin.at };
@@ -187,10 +193,20 @@ export class Conversation {
   }
 }
 
-/** @param {Turn} turn */
-function keepable({ question, cards, chosen }) {
-  const answers = cards.map(({ answer }) => ({ ...answer.toJSON(), origin: originOf(answer, cards) }));
+/** @param {Turn} turn @param {Map<string, number>} messages where what answers are asked is put */
+function keepable({ question, cards, chosen }, messages) {
+  const answers = cards.map(({ answer }) => {
+    const asked = answer.question.map((message) => numberOf(JSON.stringify(message), messages));
+    return { ...answer.toJSON(), question: asked, origin: originOf(answer, cards) };
+  });
   return { question, chosen: cards.indexOf(chosen), answers };
+}
+
+/** Where it stands, or is put now. @param {string} said @param {Map<string, number>} messages */
+function numberOf(said, messages) {
+  const number = messages.get(said) ?? messages.size;
+  messages.set(said, number);
+  return number;
 }
 
 /** @param {number} turns */

@@ -1,4 +1,5 @@
 /** Error messages: from an error to what a person can do about it. Knows the protocol's codes; knows no DOM. */
+import { sanitize } from "./sanitize.js";
 
 /** @type {Record<string, string>} */
 const ADVICE = {
@@ -32,6 +33,6 @@ export function explainSteering(error) {
 /** @param {any} error @returns {string} */
 export function explain(error) {
   const advice = ADVICE[error?.code];
-  const said = String(error?.message ?? error);
+  const said = sanitize(String(error?.message ?? error));
   return advice ? `${advice} (${said})` : said;
 }

@@ -2,6 +2,7 @@
  * The picker of a model: those that the server has, and which of them are not loaded. It asks again when somebody is
  * about to choose. Which model an answer is asked of is not its business.
  */
+import { sanitize } from "./sanitize.js";
 
 /** @typedef {import("../clients/js/src/protocol.js").CatalogModel} CatalogModel */
 
@@ -30,7 +31,8 @@ export class ModelPicker {
     if (!same) this.#select.replaceChildren(...models.map(({ name }) => new Option(name, name, false, name === this.value)));
     for (const [at, option] of [...this.#select.options].entries()) {
       const state = STATES[models[at].state ?? "ready"];
-      option.textContent = state ? `${models[at].name} (${state})` : models[at].name;
+      const name = sanitize(models[at].name);
+      option.textContent = state ? `${name} (${state})` : name;
     }
   }
 

@@ -50,7 +50,7 @@ export class ReplayDialog {
       const records = parseRecords(await file.text());
       for (const record of records) if (!signal.aborted) await this.#replay(record, signal);
     } catch (error) {
-      if (!signal.aborted) this.#say(`${file.name}: ${explain(error)}`);
+      if (!signal.aborted) this.#say(`${sanitize(file.name)}: ${explain(error)}`);
     }
   }
 

@@ -126,7 +126,7 @@ function fillRow({ row, name, state, numbers }, stream, mine, severalTenants) {
   row.classList.toggle("mine", Boolean(mine));
   name.textContent = mine || sanitize(stream.request_id);
   const what = stream.paused && stream.paused !== "client" ? `paused: ${stream.paused}` : stream.state;
-  state.textContent = [what, age(stream.age_s), ...(severalTenants ? [sanitize(stream.tenant)] : [])].join(DOT);
+  state.textContent = [sanitize(what), age(stream.age_s), ...(severalTenants ? [sanitize(stream.tenant)] : [])].join(DOT);
   const rate = stream.state === "running" ? stream.tokens_per_s.toFixed(stream.tokens_per_s < 100 ? 1 : 0) : "\u2013";
   const texts = [rate, brief(stream.credit), brief(stream.context_tokens)];
   texts.forEach((text, at) => (numbers[at].textContent = text));

@@ -11,6 +11,7 @@
 
 const INTERVAL_MS = 1000;
 const LIMIT = 50;
+const TOO_MANY = 429; // requests for now
 
 /**
  * Until the signal is aborted; or until the server says no, which it would say again.
@@ -36,7 +37,7 @@ async function fetchListing(key, signal) {
     /** @type {Record<string, string>} */ const headers = key ? { Authorization: `Bearer ${key}` } : {};
     const answer = await fetch(`/v1/streams?limit=${LIMIT}`, { headers, signal, cache: "no-store" });
     if (answer.ok) return { listing: await answer.json(), why: "" };
-    return { listing: null, why: `The server does not tell (${answer.status}).`, over: answer.status < 500 };
+    return { listing: null, why: `The server does not tell (${answer.status}).`, over: answer.status < 500 && answer.status !== TOO_MANY };
   } catch {
     return { listing: null, why: "The server does not answer." };
   }

@@ -30,14 +30,14 @@ def hostile_server(socket: WebSocketRoute) -> None:
             {"type": "started", "model": MARKUP, "prompt_tokens": 1, "params": {}, "ref": frame.get("ref")},
             {"type": "token", "index": 0, "count": 1, "delta": MARKUP, "tokens": [1]},
             {"type": "token", "index": 1, "count": 1, "delta": f" {REVERSED}", "tokens": [2]},
-            {"type": "final", "index": 2, "finish_reason": "error", "stop_reason": MARKUP}
+            {"type": "final", "index": 2, "finish_reason": "error", "stop_reason": MARKUP + REVERSED}
             | {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}},
         ]
         for seq, event in enumerate(events):
             send(about | event | {"seq": seq})
 
     socket.on_message(receive)
-    send({"type": "ready", "protocol": 1, "session_id": "s", "models": [MARKUP], "limits": {}})
+    send({"type": "ready", "protocol": 1, "session_id": "s", "models": [MARKUP + REVERSED], "limits": {}})
 
 
 @pytest.fixture
@@ -65,3 +65,20 @@ def test_controls_are_made_visible_and_the_text_is_isolated(answered: Page) -> N
     expect(text).to_contain_text("\u241b[31mred\u2400 \u27e89B\u27e9")
     assert not set(text.inner_text()) & set("\u202e\u2066\x1b\x00\x9b")
     assert text.evaluate("(text) => getComputedStyle(text).unicodeBidi") == "isolate"
+
+
+def test_errors_and_names_are_shown_so_too(answered: Page) -> None:
+    for place in (".answer .problem", "#model option"):
+        shown = answered.locator(place).text_content() or ""
+        assert "\u27e8RLO\u27e9gnp.exe" in shown
+        assert not set(shown) & set("\u202e\u2066\x1b\x00\x9b")
+    found = answered.evaluate(
+        """async (words) => {
+            const { textSearch } = await import("/bench/text-search.js");
+            const { tools: [tool], element } = textSearch();
+            tool.run({ words });
+            return element.textContent;
+        }""",
+        REVERSED,
+    )
+    assert "\u27e8RLO\u27e9gnp.exe" in found

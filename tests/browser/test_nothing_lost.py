@@ -28,6 +28,7 @@ class ScriptedServer:
         self.holds = False
         self.running: list[str] = []
         self.started = 0
+        self.asked: Frame = {}  # what the last of them was started with
         self._held: list[Frame] = []
         self._sent: Counter[str] = Counter()  # events, by their stream
         page.route_web_socket("**/v1/realtime", self._connect)
@@ -63,10 +64,11 @@ class ScriptedServer:
             case "cancel":
                 self._end(frame, "cancelled")
             case kind if kind in ANSWERS:
-                self._send(frame, type=ANSWERS[kind], index=len(TEXT), reason="client", tokens=1)
+                self._send(frame, type=ANSWERS[kind], index=len(TEXT), count=1, reason="client")
 
     def _begin(self, start: Frame) -> None:
         self.started += 1
+        self.asked = start
         self.running.append(start["request_id"])
         self._send(start, type="started", model="m", prompt_tokens=1, params={})
         for index, delta in enumerate(TEXT):
@@ -223,11 +225,27 @@ def test_a_browser_that_forbids_its_storage_has_the_page_all_the_same(
     expect(blank.locator(".answer")).to_have_count(0)
 
 
+def test_a_tab_that_nobody_sees_may_be_discarded_without_a_word(
+    blank: Page, server: ScriptedServer, toy_server: Served
+) -> None:
+    blank.add_init_script("""addEventListener("pagehide", (event) => event.stopImmediatePropagation())""")
+    blank.goto(toy_server.http)
+    answer = ask(blank, "Why?")
+    blank.evaluate(
+        """() => {
+            Object.defineProperty(document, "visibilityState", { value: "hidden" });
+            document.dispatchEvent(new Event("visibilitychange"));
+        }"""
+    )
+    blank.reload()
+    expect(answer.locator(".prose")).to_have_text("Once upon a time")
+
+
 def test_where_the_storage_is_full_the_oldest_questions_go_first_and_that_is_said(page: Page) -> None:
     ask(page, "Why? " * 40_000)
     page.locator("#stop-all").click()
     ask(page, "And then?")
-    leave_room(page, 500_000)
+    leave_room(page, 300_000)
     page.reload()
     expect(page.locator(".question")).to_have_text("And then?")
     expect(page.locator("#turns > .problem")).to_contain_text("The first question and its answers")
@@ -238,6 +256,24 @@ def test_where_the_storage_is_full_the_oldest_questions_go_first_and_that_is_sai
     page.reload()
     expect(page.locator("#connection")).to_have_attribute("data-state", "open")
     expect(page.locator("#turns")).to_be_empty()
+
+
+def test_a_question_takes_its_room_in_the_storage_however_many_stand_behind_it(
+    page: Page, server: ScriptedServer
+) -> None:
+    questions = [f"{number}? " + "Why?" * 12_000 for number in range(6)]
+    for question in questions:
+        answer = ask(page, question)
+        page.locator("#stop-all").click()
+        expect(answer.locator(".state")).to_have_text("stopped")
+    leave_room(page, 800_000)
+    page.reload()
+    expect(page.locator(".question")).to_have_count(6)
+    expect(page.locator("#turns > .problem")).to_have_count(0)
+    page.locator(".go-on").last.click()
+    expect(page.locator(".answer").last.locator(".prose")).to_have_text("Once upon a timeOnce upon a time")
+    said = [message["content"] for message in server.asked["messages"]]
+    assert said == [text for question in questions for text in (question, "".join(TEXT))][:-1]
 
 
 def leave_room(page: Page, characters: int) -> None:

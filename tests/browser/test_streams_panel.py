@@ -192,6 +192,12 @@ def test_what_the_server_does_not_tell_is_not_asked_for_again(
     nothing_asked(page, listings_asked_for(page))
 
 
+def test_a_server_that_has_no_time_for_it_now_is_asked_again(page: Page) -> None:
+    statuses = iter([429, 503])
+    page.route("**/v1/streams*", lambda route: route.fulfill(status=next(statuses, 200), json=listing()))
+    expect(opened(page).locator(".numbers")).to_have_text("No stream lives now.")
+
+
 @pytest.fixture
 def keyed(tmp_path: Path) -> Iterator[Keyed]:
     keyed = Keyed(tmp_path, "--toy-step-ms", "20")

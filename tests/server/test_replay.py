@@ -23,6 +23,7 @@ import midstream
 from midstream.protocol import Params
 from midstream.record_format import (
     Adjust,
+    Final,
     Guard,
     Inject,
     Line,
@@ -40,6 +41,7 @@ from tests.server.server_process import PATIENCE_S, Served, environment
 
 PROMPT = "Once upon a time"
 WARM: dict[str, Any] = {"temperature": 1.0, "seed": 11}
+END = 463  # the toy's end token
 Move = tuple[str, Any]  # what somebody does, and how
 
 
@@ -267,6 +269,22 @@ async def test_behind_a_rewind_it_stands_where_it_stood_and_comes_to_no_other_en
     start.params.max_tokens = 40
     replay = await replayed(server, Record(start, lines))
     assert (replay.difference, replay.tokens) == (None, 30 + 20)
+
+
+async def test_a_record_by_hand_may_leave_parameters_to_the_server(server: Served, tmp_path: Path) -> None:
+    """Behind a rewind it runs on to where it was granted, with parameters that are then as they were."""
+    start, tokens = await told(server, tmp_path / "r", max_tokens=15, window=1, **WARM)
+    lines: list[Line] = [
+        *tokens,
+        Rewind(stream=1, index=5),
+        *tokens[5:8],
+        Adjust(stream=1, index=8, params=Params(logit_bias={END: 100.0})),
+        Tokens(stream=1, index=8, text="", tokens=[END]),
+        Final(stream=1, index=9, finish_reason="stop", stop_reason="eos"),
+    ]
+    start.params = Params(**WARM)
+    replay = await replayed(server, Record(start, lines))
+    assert (replay.difference, replay.tokens) == (None, 15 + 4)
 
 
 async def told(server: Served, file: Path, **options: Any) -> tuple[Start, list[Tokens]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import unicodedata
 
 import pytest
@@ -93,6 +94,20 @@ def test_a_cut_at_the_end_or_behind_it_takes_nothing() -> None:
     view.truncate(2)
     view.truncate(9)
     assert (view.text, view.index) == ("Once upon", 2)
+
+
+def test_a_chunk_of_many_tokens_is_cut_at_any_of_them_and_takes_no_more_room_than_another() -> None:
+    view = view_of("one", " two")
+    tracemalloc.start()
+    try:
+        view.add_chunk(Chunk(2, 10_000_000, " many"), now=1)
+        assert view.index == 10_000_002
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+    for index, text in ((9_000_000, "one two many"), (3, "one two many"), (2, "one two"), (1, "one")):
+        view.truncate(index)
+        assert (view.index, view.text) == (index, text)
 
 
 def test_text_that_comes_behind_the_last_token_stands() -> None:

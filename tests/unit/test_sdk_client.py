@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec import UNSET
+from msgspec.structs import replace
 
 import midstream
 from midstream.dial import Encoding
@@ -144,6 +147,19 @@ async def test_an_error_instead_of_a_greeting() -> None:
             await midstream.connect(server.url)
 
 
+@pytest.mark.parametrize(
+    "limits",
+    [
+        *({"max_message_bytes": wrong} for wrong in ("many", None, -1, 30, 1e6, [1000])),
+        *({"max_grace_ms": wrong} for wrong in ("long", -1)),
+    ],
+)
+async def test_limits_that_are_none(limits: dict[str, object]) -> None:
+    async with FakeServer(first_event=replace(READY, limits=limits)) as server:
+        with pytest.raises(midstream.ProtocolError, match=f"expected `{next(iter(limits))}` of"):
+            await midstream.connect(server.url)
+
+
 async def test_another_version_of_the_protocol() -> None:
     async with FakeServer(first_event=Ready(protocol=9, session_id="s", models=[], limits={})) as server:
         with pytest.raises(midstream.ProtocolError, match="protocol 1"):
@@ -152,9 +168,20 @@ async def test_another_version_of_the_protocol() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://h:x", "http://h:99999", "http://[::1", "http://a..b", f"http://{'a' * 64}.b", "ftp://h", ""],
+    [
+        *(
+            "http://h:x",
+            "http://h:99999",
+            "http://[::1",
+            "http://a..b",
+            f"http://{'a' * 64}.b",
+            "ftp://h",
+            "",
+        ),
+        *(None, 8000, b"http://h", ["http://h", None]),
+    ],
 )
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_address_that_is_none(url: Any) -> None:
     with pytest.raises(ValueError, match="is no address of a server: expected one such as"):
         midstream.connect(url)
 
@@ -230,8 +257,9 @@ async def test_mistakes_are_refused_before_anything_is_sent(client: midstream.Cl
         await client.start(prompt="cut \ud83d")
     with pytest.raises(midstream.InvalidFrame, match="surrogates"):
         await client.attach("\ud83d")
-    with pytest.raises(ValueError, match="window"):
-        await client.start(prompt="Hi", window=0)
+    for window in (0, 1.5, "64", None):
+        with pytest.raises(ValueError, match=f"window must be an integer of at least 1, not {window!r}"):
+            await client.start(prompt="Hi", window=window)  # type: ignore[arg-type]
     _, start = await begin(client, peer)
     assert start.prompt == "Hi"  # the first frame that the server saw
 
@@ -469,7 +497,9 @@ async def test_a_connection_cut_without_a_word(client: midstream.Client, peer: P
     assert (caught.value.code, caught.value.retryable) == (1006, True)
 
 
-@pytest.mark.parametrize("data", ['{"type": "token"}', "no JSON", '{"type": "song"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "data", ['{"type": "token"}', "no JSON", "{}", '{"type": "song", "request_id": 5}', "[" * 100_000]
+)
 async def test_an_event_that_cannot_be_read_ends_the_connection(
     client: midstream.Client, peer: Peer, data: str
 ) -> None:
@@ -480,6 +510,20 @@ async def test_an_event_that_cannot_be_read_ends_the_connection(
     assert (caught.value.code, caught.value.retryable) == (1002, False)
     await peer.socket.wait_closed()
     assert peer.socket.close_code == 1002
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_an_event_of_a_kind_that_is_not_known_yet_is_passed_over(encoding: Encoding) -> None:
+    async with FakeServer() as server, midstream.connect(server.url, encoding=encoding) as client:
+        peer = await server.peer()
+        stream, start = await begin(client, peer)
+        news = {"type": "song", "request_id": start.request_id, "seq": 1, "verses": [{"of": 4}]}
+        for event in (news, {"type": "song"}, {"type": "song", "request_id": "of another"}):
+            data = msgspec.json.encode(event) if encoding == "json" else msgspec.msgpack.encode(event)
+            await peer.socket.send(data, text=encoding == "json")
+        peer.seqs[start.request_id] += 1
+        await peer.send_tokens(start, 0, "a")
+        assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 async def test_a_gap_in_a_stream_ends_the_connection(client: midstream.Client, peer: Peer) -> None:
@@ -540,6 +584,27 @@ async def test_a_cancelled_task_cancels(client: midstream.Client, peer: Peer) ->
     task.cancel()
     await asyncio.wait([task])
     assert (await peer.receive(Cancel)).request_id == start.request_id
+
+
+async def test_another_event_loop_is_told_that_the_client_is_not_its_own(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+
+    def elsewhere(work: Callable[[], Awaitable[object]]) -> None:
+        async def wait() -> None:
+            await work()
+
+        with pytest.raises(RuntimeError, match="lives in the event loop in which it was made"):
+            asyncio.run(wait())
+
+    starting = functools.partial(client.start, prompt="Hi")
+    for work in (stream.next, stream.pause, stream.cancel, client.ping, client.close, starting):
+        await asyncio.to_thread(elsewhere, work)
+    with pytest.raises(RuntimeError, match="lives in the event loop"):
+        await asyncio.to_thread(stream.grant, 100)
+    await peer.send_tokens(start, 0, "a")
+    assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
 async def test_closing_a_generator_around_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:

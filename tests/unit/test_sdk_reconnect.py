@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,6 +39,7 @@ from midstream.protocol import (
     Snapshot,
     Start,
     Token,
+    TokenLogprob,
 )
 from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
@@ -314,6 +316,20 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
     await peer.send(Attached(request_id="r", ref=again.ref))
     stream = await starting
     assert (stream.text, stream.model, stream.index) == ("long ago", "toy", 4)
+
+
+async def test_a_start_that_was_heard_may_have_come_to_its_end(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await peer.receive(Start)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    await peer.receive(Start)
+    peer.seqs["r"] = 7
+    await peer.send(snapshot("r", 4, "long ago"))
+    await peer.send(final("r", 4, "stop"))
+    assert await _read(await starting) == ["long ago"]
 
 
 async def test_a_start_asked_for_meanwhile_waits(
@@ -678,6 +694,39 @@ async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
         await stream.next()
 
 
+async def test_a_stream_that_had_gone_on_when_it_was_here_again_is_recorded_as_far_as_it_was_told(
+    server: FakeServer, client: midstream.Client, peer: Peer, tmp_path: Path
+) -> None:
+    def recorded(index: int, delta: str) -> Token:
+        return replace(token(index, delta), tokens=[index], logprobs=[TokenLogprob(index, -1.0)])
+
+    with client.record(tmp_path / "r"):
+        stream = await begin(client, peer)
+        await peer.send(recorded(0, "a"))
+        assert await stream.next()
+        cut(peer)
+        peer = await reconnected(server, "s1")
+        frame = await peer.receive(Attach)
+        await pong(peer)
+        await peer.send(error("unknown_request", "r", frame.ref))
+        await peer.receive(Start)
+        cut(peer)
+        peer = await reconnected(server, "s2")
+        await peer.accept_start()
+        await peer.send(replace(snapshot("r", 3, "abc"), tokens=[0, 1, 2]))
+        await peer.send(recorded(3, "d"))
+        await peer.send(final("r", 4, "stop"))
+        assert await _read(stream) == ["bc", "d"]
+    (record,) = midstream.read_records(tmp_path / "r")
+    assert [type(line).__name__ for line in record.lines] == ["Tokens", "Lost"]
+
+
+async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:
+    stream = await begin(client, peer)
+    await peer.send(final("r", 0, "stop", stop_reason="detached"))
+    assert await stream.next() is None
+
+
 async def test_a_stream_that_another_client_took_over_fails_here(
     client: midstream.Client, peer: Peer
 ) -> None:
@@ -687,6 +736,25 @@ async def test_a_stream_that_another_client_took_over_fails_here(
         await stream.next()
     again = await begin(client, peer, "r2")
     assert again.state == "running"
+
+
+async def test_what_another_client_took_over_is_neither_steered_nor_cancelled_from_here(
+    client: midstream.Client, peer: Peer
+) -> None:
+    async with await begin(client, peer) as stream:
+        await peer.send(error("request_taken", "r"))
+        with pytest.raises(midstream.RequestTaken):
+            await stream.next()
+        for steering in (stream.pause(), stream.adjust(temperature=0), stream.cancel()):
+            with pytest.raises(midstream.RequestTaken):
+                await steering
+        with pytest.raises(midstream.RequestTaken):
+            stream.grant(100)
+    pinging = asyncio.create_task(client.ping())
+    ping = await peer.receive_frame()
+    assert isinstance(ping, Ping), "nothing was said of the stream that another client has"
+    await peer.send(Pong(ref=ping.ref))
+    await pinging
 
 
 # -- connections that do not come back -----------------------------------------------------------------

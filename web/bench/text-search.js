@@ -1,5 +1,6 @@
 /** A text that the reader pastes, and a tool that searches it. Knows DOM and passages. */
 import { element } from "../dom.js";
+import { sanitize } from "../sanitize.js";
 
 const MAX_PASSAGES = 5;
 
@@ -26,7 +27,7 @@ export function textSearch() {
       },
       run({ words }) {
         const found = passages(text.value, words);
-        note.textContent = `${found.length} found for \u201c${words}\u201d`;
+        note.textContent = `${found.length} found for \u201c${sanitize(words)}\u201d`;
         return found.length ? found : "Nothing in the text has these words.";
       },
     }],

@@ -30,7 +30,7 @@ export class Run {
   /** @type {RunEvent[] | null} those to be iterated over, where nobody is called with them */ #events;
   #wake = () => {};
   /** @type {Promise<unknown> | null} of what was asked for */ #reading = null;
-  #tooMany = false;
+  /** @type {Error | null} why it was ended from here */ #failure = null;
 
   /**
    * @param {Client} client @param {Agent} agent @param {Message[]} question @param {Stream} stream
@@ -44,7 +44,7 @@ export class Run {
     this.stream = stream;
     this.#onevent = onevent;
     this.#events = onevent ? null : [];
-    this.#calls = new StreamCalls(agent, stream, (event) => this.#tell(event));
+    this.#calls = new StreamCalls(agent, stream, (event) => this.#tell(event), (why) => this.#fail(why));
   }
 
   /** @param {Client} client @param {Agent} agent @param {string | Message[]} question @param {RunOptions} given */
@@ -125,7 +125,7 @@ export class Run {
   async answer() {
     if (!this.#reading) this.#events = null;
     while (await this.stream.next());
-    this.#checkLimit();
+    this.#checkFailure();
     const text = this.stream.text.slice(this.#calls.told.at(-1)?.length ?? 0);
     if (this.#agent.output === undefined) return text;
     return parsedAnswer(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
@@ -157,7 +157,7 @@ export class Run {
       const event = this.#events.shift();
       if (event) return event;
       if (this.stream.final && !this.#reading) {
-        this.#checkLimit();
+        this.#checkFailure();
         return null;
       }
       const news = new Promise((resolve) => (this.#wake = () => resolve(undefined)));
@@ -166,18 +166,23 @@ export class Run {
     }
   }
 
-  #checkLimit() {
-    const { requestId } = this.stream;
-    if (this.#tooMany) throw new LimitReached(`the model made more than ${this.#agent.maxCalls} calls`, requestId);
+  #checkFailure() {
+    if (this.#failure) throw this.#failure;
+  }
+
+  /** Whoever reads it is told. @param {Error} why */
+  #fail(why) {
+    this.#failure ??= why;
+    this.stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
   }
 
   /** @param {StreamEvent} event */
   #receive(event) {
     this.#tell(event);
     this.#calls.receive(event);
-    if (this.#tooMany || this.stream.calls.length <= this.#agent.maxCalls) return;
-    this.#tooMany = true;
-    this.stream.cancel().catch(() => {});
+    const { maxCalls } = this.#agent;
+    if (this.#failure || this.stream.calls.length <= maxCalls) return;
+    this.#fail(new LimitReached(`the model made more than ${maxCalls} calls`, this.stream.requestId));
   }
 
   /** @param {RunEvent} event */

@@ -32,9 +32,9 @@ export async function clientSecret(url, { apiKey, origin, signal } = {}) {
     if (signal?.aborted) throw signal.reason;
     throw noSecret(there, why.message, true);
   });
-  const { secret, error } = await response.json().catch(() => ({}));
+  const { secret, error } = (await response.json().catch(() => null)) ?? {};
   if (secret) return secret;
-  throw error ? fromEvent(error) : noSecret(there, `HTTP ${response.status}`, response.status >= 500);
+  throw error?.code ? fromEvent(error) : noSecret(there, `HTTP ${response.status}`, response.status >= 500);
 }
 
 /** A header would not take it, and would say so in words of its own. @param {string} key */

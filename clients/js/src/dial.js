@@ -10,6 +10,7 @@ import { abortable } from "./abortable.js";
 import { ConnectionLost, connectionClosed } from "./errors.js";
 import { parseReady } from "./event-parser.js";
 import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
+import { ATTEMPT_TIMEOUT_MS, withTimeout } from "./retry-loop.js";
 import { Session } from "./session.js";
 import { subprotocols } from "./url.js";
 
@@ -58,7 +59,7 @@ async function dial(url, { apiKey, WebSocket = globalThis.WebSocket }, onready, 
   const key = typeof apiKey === "function" ? await resolveKey(apiKey, signal) : apiKey;
   const socket = new WebSocket(url, subprotocols(key));
   try {
-    await handshake(socket, url, onready, signal);
+    await withTimeout((given) => handshake(socket, url, onready, given), ATTEMPT_TIMEOUT_MS, signal);
   } catch (error) {
     socket.close(); // a peer that was never ready need not be waited for
     throw error;

@@ -150,6 +150,11 @@ export function connectionClosed(closeCode, reason) {
   });
 }
 
+/** There may be a server, which says nothing. @param {number} ms */
+export function notAnswered(ms) {
+  return new ConnectionLost(`the server did not answer within ${ms} ms`, { closeCode: null, retryable: true });
+}
+
 /** No close frame came, and nothing else either. @param {number} ms */
 export function silenceTimedOut(ms) {
   const message = `the server was silent for ${ms} ms, and gave no sign of life when it was asked for one`;
@@ -174,6 +179,12 @@ export function reconnectFailed(lost, why) {
  */
 export function streamLost(requestId, why) {
   const message = `the connection broke, and the server no longer has this stream: start it anew (${why.message})`;
+  return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
+}
+
+/** It waited for its client as long as it was to. @param {string} requestId */
+export function streamDetached(requestId) {
+  const message = "the stream was cancelled, because its connection was lost and nobody came back to it in time";
   return new ConnectionLost(message, { closeCode: null, retryable: false, requestId });
 }
 

@@ -6,6 +6,8 @@
  * @import { Message, Params, Tool, ToolChoice } from "./protocol.js"
  */
 
+import { kindOf } from "./json-kinds.js";
+
 export const RECORD_VERSION = 1;
 
 /** @typedef {{type: string, stream: number}} LineFields */
@@ -108,6 +110,7 @@ function parseLine(text, place) {
   if (line.type === "start" && line.record !== RECORD_VERSION) {
     throw new RecordError(`${place}: it is a record of version ${line.record}; this client reads ${RECORD_VERSION}`);
   }
+  for (const name in line) if (line[name] === null && name !== "fingerprint") delete line[name]; // what is null is left out
   for (const [name, kind] of Object.entries({ stream: "number", ...FIELDS[line.type] })) {
     if (kindOf(line[name]) !== kind) throw new RecordError(`${place}: \`${name}\` must be of kind ${kind}`);
   }
@@ -142,9 +145,4 @@ function endAfter(line, end, place) {
   if (line.type !== "rewind" && line.type !== "guard") return end;
   if (line.index > end) throw new RecordError(`${place}: it rewinds to token ${line.index}, but ${end} stand`);
   return line.index;
-}
-
-/** @param {unknown} value */
-function kindOf(value) {
-  return Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
 }

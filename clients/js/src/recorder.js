@@ -153,9 +153,10 @@ export class Recorder {
   }
 
   /** It goes on elsewhere. @param {import("./protocol.js").Restarted} event */
-  #receiveRestarted({ index, begun: { fingerprint } }) {
+  #receiveRestarted({ index, begun: { index: stands, fingerprint } }) {
     const known = this.#lines.flatMap((line) => ("fingerprint" in line ? [line.fingerprint] : [])).at(-1);
     if (fingerprint && fingerprint !== known) this.#lines.push({ type: "moved", stream: this.#stream, index, fingerprint });
+    if (stands > index) this.#lose(SNAPSHOT); // how it came so far nobody has told
   }
 
   /** @param {number} index @param {string | undefined} fingerprint */

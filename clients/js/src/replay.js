@@ -135,7 +135,7 @@ class Player {
     this.#record = record;
     this.#fingerprints = fingerprints;
     this.#onchunk = onchunk;
-    this.#params = { ...record.start.params };
+    this.#params = { ...stream.params, ...record.start.params };
   }
 
   /** It has come. @param {StreamEvent} event */

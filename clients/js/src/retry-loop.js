@@ -5,8 +5,10 @@
  * @import { Backoff } from "./backoff.js"
  */
 
+import { notAnswered } from "./errors.js";
+
 /** How long one attempt may take: where packets vanish, a socket waits for minutes. */
-const ATTEMPT_TIMEOUT_MS = 10_000;
+export const ATTEMPT_TIMEOUT_MS = 10_000;
 
 /**
  * Try until it works. Throws why it did not when no time is left, or when trying again is of no use, and
@@ -50,17 +52,18 @@ function delay(ms, signal) {
 }
 
 /**
- * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} signal
+ * An attempt that is given up when `signal` is aborted, or where it takes longer.
+ * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} [signal]
  */
-async function withTimeout(attempt, ms, signal) {
+export async function withTimeout(attempt, ms, signal) {
   const own = new AbortController();
-  const stop = () => own.abort(new Error("the server did not answer"));
-  const timer = setTimeout(stop, ms);
-  signal.addEventListener("abort", stop);
+  const stop = () => own.abort(signal?.reason);
+  const timer = setTimeout(() => own.abort(notAnswered(ms)), ms);
+  signal?.addEventListener("abort", stop);
   try {
     await attempt(own.signal);
   } finally {
     clearTimeout(timer);
-    signal.removeEventListener("abort", stop);
+    signal?.removeEventListener("abort", stop);
   }
 }

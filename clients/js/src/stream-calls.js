@@ -10,7 +10,7 @@
  * @import { Progress, Result } from "./tool-runs.js"
  */
 
-import { MidstreamError } from "./errors.js";
+import { ConnectionLost, MidstreamError } from "./errors.js";
 import { ToolRuns } from "./tool-runs.js";
 import { resultText } from "./tools.js";
 
@@ -32,13 +32,18 @@ export class StreamCalls {
   #agent;
   #stream;
   #tell;
+  #fail;
   #tools;
 
-  /** @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell */
-  constructor(agent, stream, tell) {
+  /**
+   * @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell
+   * @param {(why: Error) => void} fail where nobody can say whether a call may run
+   */
+  constructor(agent, stream, tell, fail) {
     this.#agent = agent;
     this.#stream = stream;
     this.#tell = tell;
+    this.#fail = fail;
     this.#tools = new ToolRuns(agent.tools, {
       timeoutMs: agent.toolTimeoutMs,
       onprogress: (call, progress) => tell({ type: "tool_progress", call, ...progress }),
@@ -121,7 +126,7 @@ export class StreamCalls {
     if (event.type === "injected" && event.count && !event.reason) this.#stand(event.index, stream.text.length);
     if (event.type === "rewound") this.#takeBack(event.index);
     if (event.type === "final") return this.#tools.follow([]);
-    for (const call of stream.calls) if (isAsking(call) && !this.#outcomes.has(call.call_id)) this.#ask(call).catch(toldByEvents);
+    for (const call of stream.calls) if (this.#waits(call)) this.#ask(call).catch((why) => this.#waits(call) && this.#fail(why));
     this.#tools.follow(this.#due());
     for (const { call, told } of this.#standing()) if (!told) this.#send(call.call_id).catch(toldByEvents);
   }
@@ -131,6 +136,12 @@ export class StreamCalls {
     const stream = this.#stream;
     if (stream.final) return [];
     return stream.calls.filter((call) => call.end !== undefined && !isAsking(call) && !this.#outcomes.has(call.call_id));
+  }
+
+  /** For a yes, or for other words. @param {Call} call */
+  #waits(call) {
+    const { calls, final } = this.#stream;
+    return isAsking(call) && calls.includes(call) && !this.#outcomes.has(call.call_id) && !final;
   }
 
   /** Results that were sent stand before this token. @param {number} index @param {number} length */
@@ -155,23 +166,24 @@ export class StreamCalls {
     this.#asked.add(call);
     const verdict = this.#changed.delete(call.call_id) || (await this.#agent.approve(call));
     if (!this.#stream.calls.includes(call)) return; // it was taken back, or changed, meanwhile
-    if (verdict === true) await this.#stream.approve(call);
-    else if (verdict === false || typeof verdict === "string") await this.refuse(call, verdict || NO);
+    if (verdict === true) await this.#stream.approve(call).catch(toldByEvents);
+    else if (verdict === false || typeof verdict === "string") await this.refuse(call, verdict || NO).catch(toldByEvents);
     else {
       this.#changed.add(call.call_id); // and is approved when it is whole again
       await this.#stream.amend(call, verdict);
     }
   }
 
-  /** A tool has ended. What the server does not take, as a text too long, is told to the model. @param {Call} call @param {Result} result */
+  /** A tool has ended. That the server does not take what came of it, as a text too long, is told to the model. @param {Call} call @param {Result} result */
   async #receiveResult(call, result) {
     try {
       await this.#settle(call, result);
     } catch (refused) {
       const wanted = this.#standing().some((outcome) => outcome.call === call) && !this.#stream.final;
-      if (wanted && "content" in result && refused instanceof MidstreamError) {
-        await this.#settle(call, { error: refused.message }).catch(() => {}); // then its stream ends, or somebody else answers
-      }
+      if (!wanted || !(refused instanceof MidstreamError)) return;
+      // Where nobody knows whether it was heard it is said again: a stream that has it refuses it.
+      const said = refused instanceof ConnectionLost ? this.#send(call.call_id) : this.#settle(call, { error: refused.message });
+      await said.catch(() => {}); // then its stream ends, or somebody else answers
     }
   }
 

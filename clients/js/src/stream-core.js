@@ -242,6 +242,10 @@ export class StreamCore {
       throw new ProtocolError(`token ${index} came where token ${this.index} was due`);
     }
     const { tokens = null, logprobs = null } = event;
+    const untold = [tokens, logprobs].some((told) => told && told.length !== count);
+    if (!(count >= 0 && index + count <= MAX_INDEX) || untold) {
+      throw new ProtocolError(`${count} tokens came at token ${index}, and others are told`);
+    }
     this.#buffered.push({
       start: this.text.length,
       chunk: { index, count, text, tokens, logprobs, end: index + count },
@@ -254,8 +258,8 @@ export class StreamCore {
   /** @param {Rewound} event */
   #receiveRewound(event) {
     const length = utf16Length(this.text, event.text_length);
-    if (event.index > this.index || length === null) {
-      throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, which has not come yet`);
+    if (!(event.index >= 0 && event.index <= this.index && event.text_length >= 0) || length === null) {
+      throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, where it never stood`);
     }
     this.spans.rewind(event);
     this.text = this.text.slice(0, length);
@@ -274,6 +278,9 @@ export class StreamCore {
    */
   #receiveSnapshot(event) {
     const { index, text, tokens } = event;
+    if (!(index >= 0 && index <= MAX_INDEX) || (tokens && tokens.length !== index)) {
+      throw new ProtocolError(`it is said to stand at token ${index}, with ${tokens?.length ?? "no"} tokens`);
+    }
     this.#receiveStarted(event);
     this.spans.receiveSnapshot(event);
     this.pauseReason = event.paused ?? null;

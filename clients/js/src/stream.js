@@ -9,7 +9,7 @@
  */
 
 import { abortable } from "./abortable.js";
-import { StreamFailed } from "./errors.js";
+import { StreamFailed, streamDetached } from "./errors.js";
 import { adjustment } from "./options.js";
 import { answerMessage, resultText } from "./tools.js";
 
@@ -256,6 +256,7 @@ export class Stream {
   #checkEnd() {
     if (this.#channel.failure) throw this.#channel.failure;
     if (this.final?.finish_reason === "error") throw new StreamFailed(this.final);
+    if (this.final?.finish_reason === "cancelled" && this.final.stop_reason === "detached") throw streamDetached(this.requestId);
   }
 
   // -- steering -------------------------------------------------------------------------------------------

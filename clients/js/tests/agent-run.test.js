@@ -5,14 +5,15 @@ import { test } from "node:test";
 
 import { Agent } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
-import { started, token } from "./sample-events.js";
-import { connected } from "./scripted-server.js";
+import { final, snapshot, started, token } from "./sample-events.js";
+import { connected, cutAndReconnect, sendAttached } from "./scripted-server.js";
 
 /**
  * A run whose model has called its one tool, and waits.
  * @param {import("node:test").TestContext} t @param {import("../src/midstream.js").AgentOptions} options
+ * @param {{approval?: boolean}} [done] what is said of the call
  */
-async function called(t, options) {
+async function calling(t, options, done) {
   const { client, socket } = await connected(t);
   const agent = new Agent({ tools: [{ name: "weather", run: () => "mild" }], ...options });
   const running = client.run(agent, "Hi", { request_id: "r" });
@@ -22,10 +23,15 @@ async function called(t, options) {
   socket.receive({ ...token(0, "", { count: 5 }), seq: 1 });
   socket.receive({ ...call, type: "tool_call", seq: 2, name: "weather" });
   socket.receive({ ...call, type: "tool_arguments", seq: 3, count: 5, delta: "{}" });
-  socket.receive({ ...call, type: "tool_call_done", seq: 4, end: 5 });
+  socket.receive({ ...call, type: "tool_call_done", seq: 4, end: 5, ...done });
   socket.receive({ type: "paused", request_id: "r", seq: 5, index: 5, reason: "tool_call" });
-  const result = () => socket.sent.find(({ type }) => type === "tool_result");
-  return { run, result: await eventually(result) };
+  return { run, sent: (/** @type {string} */ kind) => eventually(() => socket.sent.find(({ type }) => type === kind)), socket };
+}
+
+/** The same, and what is told of its call. @param {Parameters<typeof calling>} given */
+async function called(...given) {
+  const { sent } = await calling(...given);
+  return { result: await sent("tool_result") };
 }
 
 test("a listener's mistake is reported as any uncaught one, and the model has its result", async (t) => {
@@ -38,6 +44,36 @@ test("a listener's mistake is reported as any uncaught one, and the model has it
   assert.match(String(await uncaught), /a mistake/);
   assert.deepEqual([result.call_id, result.content], ["a", "mild"]);
 });
+
+test("an error that is too long to be told is told to be so", async (t) => {
+  const run = () => assert.fail("x".repeat(2000));
+  const { result } = await called(t, { tools: [{ name: "weather", run }] });
+  assert.match(result.error, /a message of [0-9]+ bytes, and the server takes 1000 at most/);
+});
+
+test("a result of which nobody knows whether it was heard is told again as it was", async (t) => {
+  const { sent, socket } = await calling(t, {});
+  await sent("tool_result");
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 5, text: "", paused: "tool_call", tool_calls: [call] }));
+  sendAttached(next);
+  const again = await eventually(() => next.sent.find(({ type }) => type === "tool_result"));
+  assert.deepEqual([again.content, again.error], ["mild", undefined]);
+});
+
+for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ ([
+  ["what the agent's function throws", () => assert.fail("nobody is there to be asked"), /nobody is there/],
+  ["arguments of its own that the server does not take", () => ({ city: "x".repeat(2000) }), /1000 at most/],
+])) {
+  test(`${what} ends the run, and whoever reads it is told`, async (t) => {
+    const { run, sent, socket } = await calling(t, { approve }, { approval: true });
+    const reading = run.answer();
+    const { ref } = await sent("cancel");
+    socket.receive({ ...final("cancelled"), seq: 6, ref });
+    await assert.rejects(reading, why);
+  });
+}
 
 test("a tool may take as long as it likes", async (t) => {
   for (const toolTimeoutMs of [Infinity, 1e12, 1000.5]) {

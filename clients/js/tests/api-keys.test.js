@@ -90,8 +90,9 @@ test("a secret that is refused says why, which a WebSocket in a browser does not
 test("where no secret is to be had it is told whether to try again", async (t) => {
   const answers = createServer((_, response) => {
     response.statusCode = statuses.shift() ?? 200;
-    response.end("<html>a proxy's words</html>");
+    response.end(bodies.shift() ?? "<html>a proxy's words</html>");
   });
+  const bodies = ["null", '{"error": "Not Found"}'];
   const statuses = [502, 404, 200];
   await new Promise((resolve) => answers.listen(0, "127.0.0.1", () => resolve(undefined)));
   t.after(() => answers.close());

@@ -433,6 +433,25 @@ test("an end that was missed answers a cancel, and refuses the rest", async (t) 
 
 // -- what becomes of streams ------------------------------------------------------------------------------
 
+test("a stream that was cancelled because nobody came back does not seem whole", async (t) => {
+  const { client, socket, stream } = await running(t);
+  const completing = client.complete({ prompt: "Hi", request_id: "s" });
+  socket.receive({ ...started(), request_id: "s", ref: socket.sent[1].ref });
+  const next = await cutAndReconnect(socket);
+  next.receive({ ...token(0, "a"), seq: 1 });
+  next.receive({ ...final("cancelled", "detached"), seq: 2 });
+  next.receive({ ...final("cancelled", "detached"), request_id: "s", seq: 1 });
+  assert.equal((await stream.next())?.text, "a");
+  await assert.rejects(stream.next(), { name: "ConnectionLost", retryable: false, message: /nobody came back/ });
+  await assert.rejects(completing, { name: "ConnectionLost" });
+});
+
+test("a word that ends it may be any", async (t) => {
+  const { socket, stream } = await running(t);
+  socket.receive({ ...final("stop", "detached"), seq: 1 });
+  assert.equal(await stream.next(), null);
+});
+
 test("a stream waits for its client as long as that tries to come back, unless its user said otherwise", async (t) => {
   const { client, socket } = await connected(t, { reconnectMs: 7000.5 });
   const off = await connected(t, { reconnectMs: 0 });

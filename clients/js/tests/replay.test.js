@@ -12,6 +12,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { Recorder, parseRecords, replay } from "../src/midstream.js";
+import { snapshot, started, token } from "./sample-events.js";
 import { PYTHON, ROOT } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
@@ -90,6 +91,23 @@ withAndWithoutWorker("replay", [], (fixture) => {
     assert.equal(difference?.replayed?.logprob?.toFixed(4), line.logprobs[0].toFixed(4));
   });
 
+  test("a record by hand may leave parameters to the server, which are then as they were", async () => {
+    const recorder = new Recorder();
+    const params = { temperature: 1, seed: 11 };
+    for await (const _ of await fixture.client.start({ ...params, prompt: "Once upon a time", max_tokens: 15, window: 1, recorder }));
+    const [{ start, lines }] = parseRecords(recorder.text);
+    const tokens = lines.filter(({ type }) => type === "tokens");
+    const of = { stream: 1 };
+    const steered = /** @type {import("../src/record-format.js").Line[]} */ ([
+      ...tokens, { ...of, type: "rewind", index: 5 }, ...tokens.slice(5, 8),
+      { ...of, type: "adjust", index: 8, params: { logit_bias: { 463: 100 } } }, // the toy's end token
+      { ...of, type: "tokens", index: 8, text: "", tokens: [463] },
+      { ...of, type: "final", index: 9, finish_reason: "stop", stop_reason: "eos" },
+    ]);
+    const { difference, tokens: compared } = await replay(fixture.client, { start: { ...start, params }, lines: steered });
+    assert.deepEqual([difference, compared], [null, 15 + 4]);
+  });
+
   test("an end that came sooner or later is a difference", async () => {
     const [record] = parseRecords(await steered());
     for (const max_tokens of [59, 61]) {
@@ -146,6 +164,17 @@ test("a wrong file is told where and what", () => {
   }
 });
 
+test("what is null in a record is left out of it", () => {
+  const nothing = { messages: null, fork: null, tools: null };
+  const lines = [
+    { ...START, ...nothing }, { ...TOKENS, logprobs: null },
+    { type: "inject", stream: 1, index: 1, text: "b", messages: null },
+    { type: "final", stream: 1, index: 1, finish_reason: "length", stop_reason: null },
+  ];
+  const [{ start, lines: told }] = parseRecords(lines.map((line) => JSON.stringify(line)).join("\n"));
+  assert.deepEqual([start, told[0], told[2]], [START, TOKENS, { type: "final", stream: 1, index: 1, finish_reason: "length" }]);
+});
+
 test("behind what another connection put in nothing is recorded", () => {
   const recorder = new Recorder();
   recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
@@ -154,6 +183,18 @@ test("behind what another connection put in nothing is recorded", () => {
   recorder.receive({ ...of, type: "token", seq: 1, index: 0, count: 1, delta: "a", tokens: [97] });
   recorder.receive({ ...of, type: "injected", seq: 2, index: 1, count: 1 });
   recorder.receive({ ...of, type: "token", seq: 3, index: 1, count: 1, delta: "b", tokens: [98] });
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
+});
+
+test("a stream that had gone on when it was here again is recorded as far as it was told", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  recorder.receive(started());
+  recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
+  const begun = snapshot(1, { index: 3, text: "abc", tokens: [97, 98, 99] });
+  recorder.receive({ request_id: "r", type: "restarted", seq: 1, index: 1, exact: true, begun });
+  recorder.receive({ ...token(3, "d", { tokens: [100] }), seq: 2 });
   const [{ lines }] = parseRecords(recorder.text);
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
 });

@@ -11,7 +11,7 @@ import { runInNewContext } from "node:vm";
 import { ConnectionLost, MidstreamError, ProtocolError, Recorder, StreamFailed, connect, parseRecords } from "../src/midstream.js";
 import { FakeSocket, READY } from "./fake-socket.js";
 import { final, snapshot, started, token } from "./sample-events.js";
-import { cutAndReconnect, sendAttached, sentFrames } from "./scripted-server.js";
+import { cutAndReconnect, nextSocket, sendAttached, sentFrames } from "./scripted-server.js";
 
 async function connected() {
   const connecting = connect("http://host", { WebSocket: FakeSocket, reconnectMs: 0 });
@@ -53,6 +53,19 @@ test("first words that are not right are refused, and the socket closed", async 
   }
 });
 
+test("limits that are none are refused, and the socket closed", async () => {
+  const wrong = [
+    ...["many", null, -1, 30, 1000.5, [1000]].map((bytes) => ({ max_message_bytes: bytes })),
+    ...["long", -1].map((ms) => ({ max_grace_ms: ms })),
+  ];
+  for (const limits of wrong) {
+    const connecting = connect("http://host", { WebSocket: FakeSocket });
+    FakeSocket.last.receive({ ...READY, limits });
+    await assert.rejects(connecting, { name: "ProtocolError", message: new RegExp(`expected .${Object.keys(limits)[0]}. of`) });
+    assert.notEqual(FakeSocket.last.closedWith, null);
+  }
+});
+
 test("a refusal in place of the greeting is that error", async () => {
   const connecting = connect("http://host", { WebSocket: FakeSocket });
   const error = { status: 503, code: "draining", message: "bye", retryable: true, retry_after_ms: 9 };
@@ -71,6 +84,18 @@ test("no connection to be had is ConnectionLost, and worth a retry", async () =>
   FakeSocket.last.dispatchEvent(Object.assign(new Event("error"), { message: "refused" }));
   FakeSocket.last.end(1006);
   const expected = { name: "ConnectionLost", message: /refused/, closeCode: null, retryable: true };
+  await assert.rejects(connecting, expected);
+});
+
+test("a server that says nothing is given up, and the next is asked", async (t) => {
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  const connecting = connect(["http://a", "http://b"], { WebSocket: FakeSocket });
+  const silent = FakeSocket.last;
+  t.mock.timers.tick(10_000);
+  await nextSocket(silent);
+  assert.notEqual(silent.closedWith, null);
+  t.mock.timers.tick(10_000);
+  const expected = { name: "ConnectionLost", message: /did not answer within 10000 ms/, closeCode: null, retryable: true };
   await assert.rejects(connecting, expected);
 });
 
@@ -129,6 +154,10 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
   ["a hole in the sequence", { ...token(0, "x"), seq: 3 }],
   ["a snapshot without a text", { type: "snapshot", request_id: "r", seq: 1, index: 0 }],
   ["answers that are no list", { ...snapshot(1, { index: 0, text: "" }), answered: 5 }],
+  ["a token that says nothing", { ...token(0, "x"), delta: undefined, seq: 1 }],
+  ["a call without a name", { type: "tool_call", request_id: "r", seq: 1, index: 0, call_id: "a" }],
+  ["an end of which nothing is told", { ...final("stop"), usage: undefined, seq: 1 }],
+  ["an error without a word", { type: "error", code: "overloaded" }],
   ["parameters that are none", { type: "adjusted", request_id: "r", seq: 1, index: 0, params: null }],
 ])) {
   test(`a server that breaks the protocol is left: ${what}`, async () => {

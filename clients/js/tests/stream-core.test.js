@@ -167,6 +167,15 @@ for (const [what, event] of /** @type {[string, StreamEvent][]} */ ([
   ["no seq", { ...token(1, "b"), seq: undefined }],
   ["an index not reached", { ...rewound(2, 0), seq: 1 }],
   ["text not reached", { ...rewound(0, 2), seq: 1 }],
+  ["less than no token", { ...token(1, "b", { count: -1 }), seq: 1 }],
+  ["more than there can be", { ...token(1, "b", { count: 2 ** 31 - 1 }), seq: 1 }],
+  ["a token untold", { ...token(1, "b", { count: 2, tokens: [1] }), seq: 1 }],
+  ["a probability untold", { ...token(1, "b"), logprobs: [], seq: 1 }],
+  ["before the first", { ...rewound(-1, 0), seq: 1 }],
+  ["before the text", { ...rewound(1, -1), seq: 1 }],
+  ["all of it before the first", snapshot(2, { index: -1, text: "b" })],
+  ["all of it behind the last", snapshot(2, { index: 2 ** 31, text: "b" })],
+  ["a token of all untold", snapshot(2, { index: 2, text: "b", tokens: [1] })],
 ])) {
   test(`an event that cannot come here changes nothing: ${what}`, () => {
     const core = new StreamCore();

@@ -15,6 +15,8 @@ export function requestFinished(message: string, requestId: string | undefined):
 export function tooLarge(frame: Frame, bytes: number, most: number): MidstreamError;
 /** @param {number} closeCode @param {string} reason */
 export function connectionClosed(closeCode: number, reason: string): ConnectionLost;
+/** There may be a server, which says nothing. @param {number} ms */
+export function notAnswered(ms: number): ConnectionLost;
 /** No close frame came, and nothing else either. @param {number} ms */
 export function silenceTimedOut(ms: number): ConnectionLost;
 /**
@@ -29,6 +31,8 @@ export function reconnectFailed(lost: ConnectionLost, why: any): ConnectionLost;
  * @param {Error} why
  */
 export function streamLost(requestId: string, why: Error): ConnectionLost;
+/** It waited for its client as long as it was to. @param {string} requestId */
+export function streamDetached(requestId: string): ConnectionLost;
 /** Started again, it is another stream. @param {string} requestId */
 export function notTheSame(requestId: string): ConnectionLost;
 /**

@@ -3,13 +3,6 @@
  * @param {string} text @returns {StreamRecord[]}
  */
 export function parseRecords(text: string): StreamRecord[];
-/**
- * The format of records: what was started, what came, and how it was steered, a line of JSON each. Pure.
- *
- * The mirror of `midstream/record_format.py`; `docs/records.md` describes it.
- * @module
- * @import { Message, Params, Tool, ToolChoice } from "./protocol.js"
- */
 export const RECORD_VERSION: 1;
 /** A file is no record; the message says where and why. */
 export class RecordError extends Error {

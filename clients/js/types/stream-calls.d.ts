@@ -1,6 +1,9 @@
 export class StreamCalls {
-    /** @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell */
-    constructor(agent: Agent, stream: Stream, tell: (event: ToolProgress | ToolOutcome) => void);
+    /**
+     * @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell
+     * @param {(why: Error) => void} fail where nobody can say whether a call may run
+     */
+    constructor(agent: Agent, stream: Stream, tell: (event: ToolProgress | ToolOutcome) => void, fail: (why: Error) => void);
     /**
      * As another's were before output token `at`, for a fork of its stream. What was put in right there may have come behind
      * the fork, and is told again: where it did not, it is refused. @param {StreamCalls} other @param {number} at

@@ -333,7 +333,7 @@ class connect:  # noqa: N801 - used as the verb that it is
         await self._client.close()
 
 
-def _positive(window: int) -> int:
-    if window < 1:
-        raise ValueError(f"window must be at least 1, not {window}")
+def _positive(window: object) -> int:
+    if not isinstance(window, int) or window < 1:
+        raise ValueError(f"window must be an integer of at least 1, not {window!r}")
     return window

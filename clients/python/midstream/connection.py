@@ -12,9 +12,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
@@ -28,11 +29,31 @@ from midstream.errors import (
     from_code,
     from_event,
 )
-from midstream.protocol import MSGPACK_SUBPROTOCOL, VERSION, Error, Frame, Ready, ServerEvent
+from midstream.protocol import (
+    MSGPACK_SUBPROTOCOL,
+    VERSION,
+    Error,
+    Event,
+    Frame,
+    Ready,
+    ServerEvent,
+    StreamEvent,
+)
 
 log = logging.getLogger("midstream")
 
 NORMAL_CLOSURE, GOING_AWAY, PROTOCOL_VIOLATION = 1000, 1001, 1002  # RFC 6455, 7.4.1
+# The limits that are heeded here. What a client says by itself, as to grant credit, is a shorter message.
+_LEAST = {"max_message_bytes": 1000, "max_grace_ms": 0}
+_KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(ServerEvent))
+
+
+class _AnyEvent(Struct):
+    """An event of whatever kind."""
+
+    type: str
+    request_id: str | None = None
+    seq: int | UnsetType = UNSET
 
 
 class Connection:
@@ -44,7 +65,8 @@ class Connection:
         self._binary = socket.subprotocol == MSGPACK_SUBPROTOCOL
         codec: Any = msgspec.msgpack if self._binary else msgspec.json
         self._encode: Callable[[Frame], bytes] = codec.Encoder().encode
-        self._decode: Callable[[bytes], ServerEvent] = codec.Decoder(ServerEvent).decode
+        self._decode: Callable[[bytes], Event] = codec.Decoder(ServerEvent).decode
+        self._decode_any: Callable[[bytes], _AnyEvent] = codec.Decoder(_AnyEvent).decode
         self._send_queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._close_code = NORMAL_CLOSURE
         self._writer: asyncio.Task[None]
@@ -56,6 +78,10 @@ class Connection:
             raise from_event(first)
         if not isinstance(first, Ready) or first.protocol != VERSION:
             raise ProtocolError(f"expected `ready` of protocol {VERSION}, got {first}")
+        for name, least in _LEAST.items():
+            limit = first.limits.get(name, least)
+            if not isinstance(limit, int) or limit < least:
+                raise ProtocolError(f"expected `{name}` of {least} or more, got {limit!r:.100}")
         self.ready = first
 
     def send(self, frame: Frame) -> None:
@@ -72,7 +98,7 @@ class Connection:
         self._close_code = code or self._close_code
         self._send_queue.put_nowait(None)
 
-    async def run(self, receive: Callable[[ServerEvent], None]) -> ConnectionLost:
+    async def run(self, receive: Callable[[Event], None]) -> ConnectionLost:
         """Send what is queued and give every event to `receive`, until the connection ends. Returns why."""
         self._writer = asyncio.create_task(self._write())
         try:
@@ -98,18 +124,34 @@ class Connection:
         except ConnectionClosed:
             pass  # the reader sees it too, and says so
 
-    async def _receive(self) -> ServerEvent:
+    async def _receive(self) -> Event:
         try:
-            return self._decode(await self._socket.recv(decode=False))
+            data = await self._socket.recv(decode=False)
         except ConnectionClosed as closed:
             close = closed.rcvd or closed.sent
             code, reason = (close.code, close.reason) if close else (ABNORMAL_CLOSURE, "")
             raise connection_closed(code, reason) from closed
+        try:
+            return self._decode(data)
         except UNREADABLE as error:
-            raise ProtocolError(f"an event that cannot be read: {error}") from error
+            unknown = self._unknown(data)
+            if unknown is None:
+                raise ProtocolError(f"an event that cannot be read: {error}") from error
+            return unknown
+
+    def _unknown(self, data: bytes) -> Event | None:
+        """An event of a kind that is not known here, as of a newer server: it is passed over, and counts
+        among those of its stream."""
+        try:
+            event = self._decode_any(data)
+        except UNREADABLE:
+            return None
+        if event.type in _KINDS:
+            return None
+        return StreamEvent(request_id=event.request_id, seq=event.seq) if event.request_id else Event()
 
 
-def _give(event: ServerEvent, receive: Callable[[ServerEvent], None]) -> None:
+def _give(event: Event, receive: Callable[[Event], None]) -> None:
     """A value beyond all bounds throws what it will: like an event out of turn, it ends the connection."""
     try:
         receive(event)

@@ -57,6 +57,7 @@ class Reconnecting:
 
     async def close(self) -> None:
         """Send what is still to be sent, then close."""
+        self.session.check_loop()
         self._closing = True
         self.session.cancel_streams()
         if self.session.connected:

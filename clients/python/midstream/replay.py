@@ -167,7 +167,7 @@ class _Player:
     def __init__(self, stream: Stream, record: Record) -> None:
         self._stream = stream
         self._record = record
-        self._params = _given(record.start.params)  # that are in force, as the record has it
+        self._params = _given(stream.params) | _given(record.start.params)  # in force, as the record has it
         self._granted = 0
         self._floor = 0  # a control took effect here: what stands before it is not taken back
         self._paused = False  # by the record
@@ -430,7 +430,8 @@ class _Player:
 
 
 def _token(chunk: Chunk, at: int) -> OutputToken:
-    assert chunk.tokens is not None, "they were asked for"
+    if chunk.tokens is None:
+        raise ReplayError("the server does not tell its tokens, which were asked for")
     logprob = chunk.logprobs[at].logprob if chunk.logprobs else None
     return OutputToken(chunk.tokens[at], chunk.text if chunk.count == 1 else None, logprob)
 

@@ -33,7 +33,6 @@ from midstream.protocol import (
     Pause,
     Pong,
     Replace,
-    ServerEvent,
     Snapshot,
     Start,
     Started,
@@ -139,6 +138,18 @@ class Session:
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure()
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raises where this is another event loop than the client's: what waits there is never woken."""
+        try:
+            here = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            here = False
+        if not here:
+            raise RuntimeError(
+                "a client lives in the event loop in which it was made; midstream.sync has one for any thread"
+            )
 
     # -- connections -----------------------------------------------------------------------------------
 
@@ -224,7 +235,7 @@ class Session:
 
     # -- receiving -------------------------------------------------------------------------------------
 
-    def receive(self, event: ServerEvent) -> None:
+    def receive(self, event: Event) -> None:
         """Take the next event. Raises ProtocolError for one that cannot come."""
         match event:
             case StreamEvent():
@@ -366,7 +377,7 @@ class Session:
         self._channels.pop(final.request_id, None)
         self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
-            if pending.answer in (Final, Attached):
+            if pending.answer in (Final, Started, Attached):
                 pending.future.set_result(final)
             elif answers_lost and pending.sent_on is not None and not idempotent(pending.frame):
                 pending.fail(unknown_outcome(pending))

@@ -177,7 +177,8 @@ class Stream:
 
     def events(self) -> Reading[StreamEvent]:
         """Everything that happens, as `midstream.protocol` has it: `Token`, `Reasoning`, `ToolCall`,
-        `ToolArguments`, `ToolCallDone`, `Rewound` and their like, up to `Final`.
+        `ToolArguments`, `ToolCallDone`, `Rewound` and their like, up to `Final`. One of a kind that is not
+        known there is a bare `StreamEvent`.
 
         To read an event takes the chunk that it brought, and to take a chunk all events up to it: a stream is
         read in one of the two ways.
@@ -247,7 +248,7 @@ class Stream:
             return
         if self.final.finish_reason == "error":
             raise StreamFailed(self.final)
-        if self.final.stop_reason == "detached":
+        if (self.final.finish_reason, self.final.stop_reason) == ("cancelled", "detached"):
             raise ConnectionLost(DETACHED, code=None, retryable=False)
 
     # -- steering --------------------------------------------------------------------------------------

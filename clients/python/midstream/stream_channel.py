@@ -77,16 +77,18 @@ class Channel:
 
     @property
     def attached(self) -> bool:
-        """Whether what is sent about it reaches the server now."""
-        return self._session.connected and self.attach_ref is None
+        """Whether what is sent about it reaches the server now, and is about this stream of ours."""
+        return self._session.connected and self.attach_ref is None and not self.failed
 
     def send(self, frame: Grant) -> None:
+        self.check()
         self._session.send(frame)
 
     async def request(self, frame: Frame, answer: type[E]) -> E:
         """Send a frame about this stream and wait for its answer."""
         if self.core.final is not None:
             raise from_code("request_finished", "the stream has ended", self.request_id)
+        self.check()  # whoever has taken it over has it now
         if self._recorder is not None:
             self._recorder.sent(frame)
         self.past.sent(frame)
@@ -133,10 +135,12 @@ class Channel:
         if not self.core.goes_on_with(event):
             return False
         if isinstance(event, Snapshot):
-            self.restart, before = None, self.core.fingerprint
+            self.restart, before, stood = None, self.core.fingerprint, self.core.index
             self.core.go_on(event)
             if self._recorder is not None and event.fingerprint != before:
                 self._recorder.moved(event.index, event.fingerprint)
+            if self._recorder is not None and event.index > stood:  # how it came so far nobody has told
+                self._recorder.receive(event)
             self._changed.set()
         return True
 
@@ -167,6 +171,7 @@ class Channel:
 
     async def wait(self) -> None:
         """Wait for the next event, or the end of events."""
+        self._session.check_loop()
         self._changed.clear()
         await self._changed.wait()
 

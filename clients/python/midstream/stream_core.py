@@ -283,8 +283,13 @@ class StreamCore:
     def _receive_token(self, event: Token) -> None:
         if event.index != self.index:
             raise ProtocolError(f"token {event.index} came where token {self.index} was due")
-        if event.count < 0:
+        if not 0 <= event.count <= MAX_INDEX - event.index:
             raise ProtocolError(f"{event.count} tokens came at token {event.index}")
+        for told in (event.tokens, event.logprobs):
+            if told is not None and len(told) != event.count:
+                raise ProtocolError(
+                    f"{event.count} tokens came at token {event.index}, and {len(told)} are told"
+                )
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
         self._chunks.append(_Unread(self.seq, self._length, chunk))
         self.index = chunk.end
@@ -314,8 +319,10 @@ class StreamCore:
 
     def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
-        if event.index < 0:
+        if not 0 <= event.index <= MAX_INDEX:
             raise ProtocolError(f"it is said to stand at token {event.index}")
+        if event.tokens is not None and len(event.tokens) != event.index:
+            raise ProtocolError(f"it stands at token {event.index}, and {len(event.tokens)} tokens are told")
         self._receive_started(event)
         self.spans.receive_snapshot(event)
         self.pause_reason, self.epoch = event.paused, event.epoch

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 PATH = "/v1/realtime"
 _SCHEMES = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}
 
 
-def websocket_url(url: str) -> str:
+def websocket_url(url: object) -> str:
     """`host:8000`, `http://host:8000`, `wss://host/v1/realtime` or `https://host/a/prefix`, as the
     WebSocket's own URL."""
-    parts = _parts(url if "://" in url else f"http://{url}")
+    parts = _parts(url if "://" in url else f"http://{url}") if isinstance(url, str) else None
     scheme = None if parts is None else _SCHEMES.get(parts.scheme)
     if parts is None or scheme is None:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
@@ -30,9 +30,9 @@ def _parts(url: str) -> SplitResult | None:
     return parts if known else None
 
 
-def websocket_urls(url: str | Sequence[str]) -> list[str]:
+def websocket_urls(url: object) -> list[str]:
     """Of a server, or of several."""
-    urls = [url] if isinstance(url, str) else list(url)
+    urls = list(url) if isinstance(url, Iterable) and not isinstance(url, str) else [url]
     if not urls:
         raise ValueError("there is no address of a server: expected at least one")
     return [websocket_url(one) for one in urls]

@@ -6,6 +6,7 @@ Pure: it is told what happens and when, and knows neither the stream nor the ter
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -50,7 +51,7 @@ class AnswerView:
         self.thoughts: list[Thought] = []
         self.calls: list[Call] = []
         self.outcomes: list[ToolOutcome] = []
-        self._ends: list[int] = []  # length of the text up to and with each token
+        self._ends: list[tuple[int, int]] = []  # where chunks end, as an index and as a length of the text
         self._arrivals: deque[tuple[float, int]] = deque()
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -59,17 +60,18 @@ class AnswerView:
         """The next piece of output. One that begins before the last one's end takes the place of it."""
         self.truncate(chunk.index)
         self.text += chunk.text
-        self._ends += [len(self.text)] * chunk.count
+        self._reach(chunk.end)
         self._arrivals.append((now, chunk.count))
         while self._arrivals[0][0] < now - RATE_WINDOW_S:
             self._arrivals.popleft()
 
     def truncate(self, index: int) -> None:
         """Only the output before token `index` stands, and an interjection no further than there."""
-        if index >= len(self._ends):
+        if index >= self.index:
             return
         self.text = self.text[: self._start(index)]
-        del self._ends[index:]
+        del self._ends[bisect_left(self._ends, (index,)) :]
+        self._reach(index)
         self.marks = [
             replace(mark, index=min(mark.index, index))
             for mark in self.marks
@@ -82,7 +84,12 @@ class AnswerView:
         known = self.index if index >= self.index and text.startswith(self.text) else 0
         self.truncate(known)
         self.text += text[len(self.text) :]
-        self._ends += [len(self.text)] * (index - known)
+        self._reach(index)
+
+    def _reach(self, index: int) -> None:
+        """The text that is here is that of so many tokens."""
+        if index > self.index:
+            self._ends.append((index, len(self.text)))
 
     def add_mark(self, index: int, kind: Kind, label: str) -> None:
         self.marks.append(Mark(index, kind, label))
@@ -110,7 +117,7 @@ class AnswerView:
     @property
     def index(self) -> int:
         """How many tokens are shown: the index that a person who has read it all steers from."""
-        return len(self._ends)
+        return self._ends[-1][0] if self._ends else 0
 
     @property
     def state(self) -> State:
@@ -165,7 +172,10 @@ class AnswerView:
                 yield Mark(outcome.index, "call", f"⚙ {outcome.call.name} → {_shown(outcome)}\n")
 
     def _start(self, index: int) -> int:
-        return self._ends[min(index, len(self._ends)) - 1] if index and self._ends else 0
+        """How much text stands before the token at `index`: all of a chunk's with its first."""
+        if not (index and self._ends):
+            return 0
+        return self._ends[min(bisect_left(self._ends, (index,)), len(self._ends) - 1)][1]
 
 
 def _shown(outcome: ToolOutcome) -> str:
