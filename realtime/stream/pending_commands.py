@@ -46,7 +46,7 @@ class PendingCommand(Struct):
 
     @property
     def kind(self) -> str:
-        return type(self.frame).__name__.lower()
+        return "inject" if isinstance(self.frame, protocol.Inject) else type(self.frame).__name__.lower()
 
     @property
     def ref(self) -> str | None:

@@ -50,11 +50,12 @@ from realtime.stream.pending_commands import (
     Reply,
     SendReply,
 )
+from realtime.stream.spanned_text import Call
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
 from realtime.stream.told_output import ToldOutput
-from realtime.stream.tool_loop import ToolLoop
+from realtime.stream.tool_loop import ResultInject, ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
@@ -352,6 +353,8 @@ class Stream:
         check_index(frame, self.outbox.sent)
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
+        if isinstance(frame, ResultInject):
+            frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
             case protocol.Pause():
                 self._pausing.ask()
@@ -365,10 +368,6 @@ class Stream:
                 self._grants.expect(params.reasoning_tokens)
             case protocol.Inject(resume=True):
                 self._pausing.ask_to_go_on()
-            case protocol.Inject(at=None) if not (
-                self._tools.turn_has_ended or self._pausing.waits_for_results
-            ):
-                frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
         for command in (commands := self._commands_for(frame, params)):
@@ -467,18 +466,29 @@ class Stream:
         behind = at + self.output.injected(before=at)
         return append_for(self.number, frame, self.context.rules, behind)
 
-    def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
-        """What a call's result has put into the stream: nothing, while results of other calls are to come."""
+    def inject_of(self, result: protocol.ToolResult) -> ResultInject:
+        """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
+        taken in when that is asked for."""
         self._check_steerable()
-        messages = self._tools.take(frame, () if self._commands.goes_back else self._commands.answers)
-        self._update_memory()
-        return protocol.Inject(
+        messages = self._tools.told_with(result, self._missing)
+        return ResultInject(
             request_id=self.request_id,
-            ref=frame.ref,
+            ref=result.ref,
             messages=messages or None,
             tokens=None if messages else [],
             resume=bool(messages) and self._pausing.ends_with_results,
+            result=result,
         )
+
+    @property
+    def _missing(self) -> list[Call]:
+        """The calls that have no result, and none on its way."""
+        coming = () if self._commands.goes_back else self._commands.answers
+        return [call for call in self._tools.missing if call.call_id not in coming]
+
+    @property
+    def _turn_has_ended(self) -> bool:
+        return self._tools.turn_has_ended or self._pausing.waits_for_results
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""
@@ -850,6 +860,8 @@ class Stream:
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
                 self._stay(pending)
+                if isinstance(pending.frame, ResultInject):
+                    self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
                 self._commands.request(pending)  # it was accepted: it comes where that has gone back to

@@ -48,17 +48,17 @@ def appended(one: LoneStream) -> api.Append:
 def test_a_call_that_waits_for_a_yes_takes_no_content_before_it() -> None:
     one, (find,) = called(FIND, approvals=["find"])
     with pytest.raises(Refusal, match="waits for an approve"):
-        one.stream.take_result(result(find))
+        one.stream.inject_of(result(find))
     approve(one, find, ref="yes")
     (approved,) = one.take()
     assert isinstance(approved, Approved)
     assert (approved.ref, approved.call_id, approved.index) == ("yes", find, 0)
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
 
 
 def test_a_no_needs_no_yes() -> None:
     one, (find,) = called(FIND, approvals=True)
-    assert one.stream.take_result(result(find, error="the user said no")).messages
+    assert one.stream.inject_of(result(find, error="the user said no")).messages
 
 
 def test_which_calls_wait_is_told_with_them_and_in_a_snapshot() -> None:
@@ -88,7 +88,7 @@ def test_what_is_no_whole_call_cannot_be_approved(call_id: str | None, why: str)
 
 def test_a_call_that_has_its_result_is_past_both() -> None:
     one, (find,) = called(FIND)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.take()
     approve(one, find)
     assert "has its result" in refused(one)
@@ -127,7 +127,7 @@ def test_an_amended_call_says_so_under_its_own_id_and_the_model_closes_it() -> N
     assert (call["id"], json.loads(call["arguments"])) == (call_id, LONDON)
     assert one.stream.paused == "tool_call"
     with pytest.raises(Refusal, match="waits for an approve"):
-        one.stream.take_result(result(call_id))
+        one.stream.inject_of(result(call_id))
 
 
 @pytest.mark.parametrize("written", range(CALL.index("{") + 38, len(CALL) + 1))
@@ -152,7 +152,7 @@ def test_one_that_fits_no_grammar_is_refused_and_nothing_has_changed() -> None:
     one.answer(api.Refused(one.index, reason="grammar"))
     assert "do not fit the tool of call" in refused(one)
     assert list(one.stream.output.tokens) == before
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
 
 
 def test_what_says_the_same_changes_nothing() -> None:
@@ -231,26 +231,26 @@ def test_a_fork_has_the_approvals_of_calls_that_stand_in_it_and_none_besides() -
     approve(one, find)
     one.take()
     with pytest.raises(Refusal, match="waits for an approve"):
-        before.stream.take_result(result(find))
+        before.stream.inject_of(result(find))
     after = forked(one)
     (snapshot,) = (event for event in after.take() if isinstance(event, protocol.Snapshot))
     assert not snapshot.tool_calls[0].approval
-    assert after.stream.take_result(result(find)).messages
+    assert after.stream.inject_of(result(find)).messages
     within = forked(one, 60)
     within.index = 60
     within.write(FIND.encode()[60:].decode())
     with pytest.raises(Refusal, match="waits for an approve"):
-        within.stream.take_result(result(find))
+        within.stream.inject_of(result(find))
 
 
 def test_a_call_whose_result_is_taken_back_need_not_be_approved_again() -> None:
     one, (find,) = called(FIND, approvals=True)
     approve(one, find)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.write("So")
     one.take()
     length = len(FIND.encode())
     one.steer(protocol.Rewind(request_id="a", to=length - 1))
     one.answer(api.Truncated(length - 1))
     one.write(FIND[-1])
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
