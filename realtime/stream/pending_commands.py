@@ -165,12 +165,6 @@ class PendingCommands:
         )
 
     @property
-    def answers(self) -> set[str | None]:
-        """The calls whose results are to be put in."""
-        asked = [pending.frame for pending in self.waiting if isinstance(pending.frame, protocol.Inject)]
-        return {told.tool_call_id for put_in in asked for told in put_in.messages or ()}
-
-    @property
     def has_verdict(self) -> bool:
         return any(pending.verdict is not None for pending in self.waiting)
 

@@ -23,6 +23,7 @@ from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
+from realtime.stream.calls_then import calls_then
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
 from realtime.stream.counts import Counts
@@ -482,13 +483,19 @@ class Stream:
 
     @property
     def _missing(self) -> list[Call]:
-        """The calls that have no result, and none on its way."""
-        coming = () if self._commands.goes_back else self._commands.answers
-        return [call for call in self._tools.missing if call.call_id not in coming]
+        """The calls that have no result when all that was asked has taken effect."""
+        calls = calls_then(self._tools.whole, self._commands, len(self.output))
+        return [call for call in calls if call.answered is None]
 
     @property
     def _turn_has_ended(self) -> bool:
-        return self._tools.turn_has_ended or self._pausing.waits_for_results
+        """Then: of one that is amended the model writes on."""
+        goes_on = any(
+            isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
+            for asked in self._commands
+        )
+        ended = self._tools.turn_has_ended and not self._commands.goes_back
+        return ended or (self._pausing.waits_for_results and not goes_on)
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""

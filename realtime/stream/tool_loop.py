@@ -51,7 +51,11 @@ class ToolLoop:
     @property
     def missing(self) -> list[Call]:
         """The calls that have no result in the stream."""
-        return [call for call in self._calls if call.end is not None and call.answered is None]
+        return [call for call in self.whole if call.answered is None]
+
+    @property
+    def whole(self) -> list[Call]:
+        return [call for call in self._calls if call.end is not None]
 
     @property
     def _calls(self) -> list[Call]:

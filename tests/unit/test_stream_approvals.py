@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
@@ -253,4 +254,29 @@ def test_a_call_whose_result_is_taken_back_need_not_be_approved_again() -> None:
     one.steer(protocol.Rewind(request_id="a", to=length - 1))
     one.answer(api.Truncated(length - 1))
     one.write(FIND[-1])
+    assert one.stream.inject_of(result(find)).messages
+
+
+def test_a_result_behind_an_amendment_is_none_of_the_call_that_comes_of_it() -> None:
+    one, (stop, find) = called(STOP, CALL)
+    amend(one, find, LONDON)
+    with pytest.raises(Refusal, match=f'does for "{stop}"'):
+        one.stream.inject_of(result(find))
+    asked = one.commands[-1]
+    assert isinstance(asked, api.Append)
+    one.steer(replace(one.stream.inject_of(result(stop)), tokens=[5] * 9))
+    assert one.commands[-1] == api.Append(7, []), "the model writes on"
+    index, _ = one.stream.output.place(asked.behind or 0)
+    one.answer(api.Appended(index, len(asked.tokens)), api.Appended(index))
+    one.answer(api.Resumed(one.index))
+    one.write("}</tool_call>")
+    end(one)
+    both = one.stream.inject_of(result(find))
+    assert [message.tool_call_id for message in both.messages or []] == [stop, find]
+
+
+def test_a_result_right_behind_its_approval_is_taken() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    one.steer(protocol.Pause(request_id="a"))
+    approve(one, find)
     assert one.stream.inject_of(result(find)).messages

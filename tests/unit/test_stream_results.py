@@ -257,7 +257,36 @@ def test_a_result_that_is_taken_back_on_its_way_may_be_given_again() -> None:
     behind = len(one.stream.output)
     one.steer(in_tokens(one.stream.inject_of(result(find))))
     one.steer(protocol.Rewind(request_id="a", to=behind))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result(find))  # what stands before that token stays
+    one.steer(protocol.Rewind(request_id="a", to=behind - 1))
     assert one.stream.inject_of(result(find)).messages
+
+
+def test_a_result_is_judged_by_what_stands_when_its_turn_comes() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND.encode())))
+    with pytest.raises(Refusal, match=f'does for "{find}"'):
+        one.stream.inject_of(result(stop))
+    both = one.stream.inject_of(result(find))
+    assert [message.tool_call_id for message in both.messages or []] == [find], "there is no other then"
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result(find))
+
+
+def test_a_result_may_be_given_again_right_behind_the_rewind_that_takes_it_back() -> None:
+    one, (find,) = called(FIND)
+    behind = len(one.stream.output)
+    put_in(one, one.stream.inject_of(result(find)))
+    one.write("So.")
+    one.take()
+    one.steer(protocol.Rewind(request_id="a", to=behind - 1))
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.answer(api.Truncated(behind - 1), api.Appended(behind - 1))
+    one.write(">")
+    end(one)
+    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
 
 
 def test_who_holds_too_much_already_is_refused_more() -> None:
