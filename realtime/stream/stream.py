@@ -952,7 +952,7 @@ class Stream:
         beside = self._told.take_beside()
         if self.context.guards is not None:
             self.context.guards.read(text, beside)
-        if not self._guarding.withholds:
+        if not (self._guarding.withholds and self._commands.goes_back_before(index)):
             self._told.put_without_token(index, text, beside)
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:

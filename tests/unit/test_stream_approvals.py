@@ -15,7 +15,7 @@ from realtime.refusal import Refusal
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
-from tests.unit.test_stream_tools import FIND, STOP, lone
+from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
@@ -280,3 +280,27 @@ def test_a_result_right_behind_its_approval_is_taken() -> None:
     one.steer(protocol.Pause(request_id="a"))
     approve(one, find)
     assert one.stream.inject_of(result(find)).messages
+
+
+def test_what_an_amendment_says_is_told_though_the_stream_goes_back_to_just_behind_it() -> None:
+    """With guards nothing is told of what will be void: what was put in before that token will not."""
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(
+        model=MODEL,
+        credit=protocol.Credit(limit=2000),
+        on_disconnect="continue",
+        asked=ASKED | {"on_tool_call": "pause"},
+        guards=[guard],
+    )
+    client = FoldedSpans()
+    one.write(CALL)
+    client.read(one.take())
+    index = CALL.index("Paris")
+    amend(one, client.calls[0]["id"], LONDON)
+    one.steer(protocol.Rewind(request_id="a", to=index))
+    asked = one.commands[-2]
+    assert isinstance(asked, api.Append)
+    one.answer(api.Appended(index, len(asked.tokens)), api.Truncated(index))
+    client.read(one.take())
+    assert json.loads(client.calls[0]["arguments"]) == LONDON
+    assert client.calls[0]["arguments"] == "".join(one.stream.output.calls[0].arguments)
