@@ -455,7 +455,7 @@ class Stream:
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
         call = self._tools.find(frame.call_id)
-        change = amendment(self.output, call, self.outbox.sent, frame, self.model.tokenizer)
+        change = amendment(self.output, call, frame, self.model.tokenizer)
         if change.behind is not None:
             self._grants.hold()
         return api.Append(self.number, change.tokens, behind=change.behind)

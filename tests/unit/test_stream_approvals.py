@@ -304,3 +304,16 @@ def test_what_an_amendment_says_is_told_though_the_stream_goes_back_to_just_behi
     client.read(one.take())
     assert json.loads(client.calls[0]["arguments"]) == LONDON
     assert client.calls[0]["arguments"] == "".join(one.stream.output.calls[0].arguments)
+
+
+def test_an_amendment_goes_back_to_where_arguments_differ_whatever_of_them_was_read() -> None:
+    """Whoever adopts the stream does not know what its listener had read."""
+    credit = protocol.Credit(limit=CALL.index("ris"), prefetch=80)
+    asked = ASKED | {"on_tool_call": "pause"}
+    one = LoneStream(model=MODEL, credit=credit, on_disconnect="continue", asked=asked)
+    one.write(CALL)
+    end(one)
+    (call_id,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCall)]
+    amend(one, call_id, {"q": "Paris", "n": 2})
+    assert bytes(appended(one).tokens).decode() == "2}"
+    one.stream.grant(1000, one.now)
