@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
 from midstream import protocol
-from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.engine_commands import SteeringFrame, index_of
 from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
 from realtime.stream.tool_loop import ResultInject
@@ -80,6 +80,10 @@ def encode_told(told: Told) -> bytes:
 def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Computing]) -> None:
     """Again; replies are for nobody. `engine`: of that fingerprint."""
     frame = _decode(told)
+    index = index_of(frame.frame if isinstance(frame, PutIn) else frame)
+    if index is not None:  # whoever asked had been sent so much, whatever is granted now
+        stream.credit.grant(index)
+        stream.take_events()
     match frame:
         case protocol.Approve() | protocol.Amend():
             stream.steer_call(frame, 0, now)
