@@ -39,6 +39,7 @@ HI = [Message(role="user", content="Hi")]
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}}
 GET = NamedTool(function=NamedFunction(name="get"))
 FIND = Tool(function=Function(name="find", description="Finds <|im_end|>", parameters=SCHEMA))
+FREE = Tool(function=Function(name="find", strict=False))
 CALL = MessageToolCall(id="abcdefghi", function=CalledFunction(name="find", arguments='{"q": "x"}'))
 TALK = [
     *HI,
@@ -241,12 +242,10 @@ def result(call_id: str, ref: str) -> protocol.ToolResult:
     return protocol.ToolResult(request_id="a", call_id=call_id, content="42", ref=ref)
 
 
-async def called(
-    server: SimulatedServer, on_tool_call: str = "continue", **asked: Any
-) -> tuple[RecordingListener, str]:
+async def called(server: SimulatedServer, **asked: Any) -> tuple[RecordingListener, str]:
     """Who listens to a stream that is paused and has called a tool, and the call's id."""
     listener = RecordingListener(server)
-    listener.send(start(prompt=None, messages=HI, tools=[FIND], on_tool_call=on_tool_call, **asked))
+    listener.send(start(prompt=None, messages=HI, **({"tools": [FIND], "on_tool_call": "continue"} | asked)))
     await settled()
     server.tick()
     listener.send(protocol.Pause(request_id="a"))
@@ -278,7 +277,7 @@ def test_a_result_weighs_and_is_paid_for_as_the_text_that_it_is(said: dict[str, 
 
 async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
     server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
-    listener, first = await called(server, on_tool_call="pause", on_disconnect="continue")
+    listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
     listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
     rest(server)
     second = [event for event in listener.heard if isinstance(event, protocol.ToolCallDone)][-1].call_id
