@@ -852,7 +852,8 @@ class Stream:
             return None
         self._emit(event, pending)
         self._put_beside(change.index, "")
-        if isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
+        changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
+        if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
             self._go_on_with_call()
         return pending
 

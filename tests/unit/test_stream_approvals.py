@@ -161,6 +161,7 @@ def test_what_says_the_same_changes_nothing() -> None:
     amend(one, find, {"q": "Paris", "n": 1}, ref="r")
     assert one.commands[-1] == api.Append(7, [])
     one.answer(api.Appended(one.index))
+    assert one.commands[-1] == api.Append(7, []), "it waits for the result as before"
     (injected,) = one.take()
     assert isinstance(injected, Injected)
     assert (injected.count, injected.ref) == (0, "r")
