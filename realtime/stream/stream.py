@@ -515,8 +515,8 @@ class Stream:
         return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
 
     def release_kv(self, step: int) -> None:
-        """It waits for results for longer than its memory is to be held."""
-        if self._pausing.waits_for_results:
+        """It waits for results for longer than its memory is to be held, if there is any."""
+        if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:

@@ -334,6 +334,15 @@ def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
     assert one.take() == []
 
 
+def test_memory_that_is_gone_with_its_engine_is_not_released_for_which_another_would_be_needed() -> None:
+    one, _ = called(FIND)
+    one.lose_engine()
+    one.stream.release_kv(0)
+    assert not one.stream.needs_engine
+    one.new_engine()
+    assert one.commands == []
+
+
 def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> None:
     one, (find,) = called(FIND)
     put_in(one, one.stream.inject_of(result(find)))
