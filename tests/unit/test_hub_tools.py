@@ -300,3 +300,20 @@ async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch
 
 def _refuse() -> None:
     raise Refusal("rate_limited", "Wait.")
+
+
+async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_once() -> None:
+    """It goes on by itself when it is amended: from then on nothing is to be computed again."""
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server, tools=[FREE], on_tool_call="pause", tool_hold_ms=10)
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
+    listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    (entry,) = server.hub._registry.entries
+    server.clock.advance(0.02)
+    assert entry.released
+    rest(server)
+    listener.send(protocol.Amend(request_id="a", call_id=call_id, arguments={"q": "x"}))
+    rest(server)
+    assert any(isinstance(event, protocol.Resumed) and event.recomputed_tokens for event in listener.heard)
+    assert not entry.released
