@@ -35,6 +35,9 @@ class ToolLoop:
         self._together = start.on_tool_call == "pause"
         self.holds_at_eos = start.on_tool_call != "finish" and spans is not None  # its end may not be the end
         self._spans = spans
+        if spans is not None:  # a fork's are the other's
+            one_call = spans.one_call or not start.parallel_tool_calls
+            spans.one_call = start.on_tool_call == "finish" and one_call
         self._approvals = start.approvals
         names = () if isinstance(start.approvals, bool) else start.approvals
         self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
