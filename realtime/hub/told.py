@@ -77,13 +77,15 @@ def encode_told(told: Told) -> bytes:
     return _encode(told)
 
 
+def asked_at(told: bytes) -> int:
+    """The token, if it was asked at one."""
+    frame = _decode(told)
+    return index_of(frame.frame if isinstance(frame, PutIn) else frame) or 0
+
+
 def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Computing]) -> None:
     """Again; replies are for nobody. `engine`: of that fingerprint."""
     frame = _decode(told)
-    index = index_of(frame.frame if isinstance(frame, PutIn) else frame)
-    if index is not None:  # whoever asked had been sent so much, whatever is granted now
-        stream.credit.grant(index)
-        stream.take_events()
     match frame:
         case protocol.Approve() | protocol.Amend():
             stream.steer_call(frame, 0, now)

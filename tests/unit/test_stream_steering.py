@@ -257,6 +257,8 @@ def test_who_adopts_a_stream_does_what_was_asked_at_tokens_beyond_what_is_grante
     lone.write("<thin")
     lone.stream.grant(100, lone.now)
     lone.write("k>so it is")
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(14))
     lone.take()
     lone.steer(protocol.Rewind(request_id="a", to=14))
     assert lone.commands[-2:] == [api.Grant(7, 0), api.Truncate(7, 14)]
