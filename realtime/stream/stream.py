@@ -499,7 +499,7 @@ class Stream:
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""
-        due = self._tools.take_due()
+        due = self._tools.take_due(self._missing)
         if due is None:
             return
         for command in self._commands_for(due, None):

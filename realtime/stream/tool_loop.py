@@ -139,10 +139,10 @@ class ToolLoop:
         self._due = inject if is_all else None
         return replace(inject, messages=None, tokens=[], resume=False)
 
-    def take_due(self) -> ResultInject | None:
-        """The turn has ended: results that came before, unless there are more calls since."""
+    def take_due(self, missing: Sequence[Call]) -> ResultInject | None:
+        """The turn has ended: results that came before, if they are still of all these that have none."""
         due, self._due = self._due, None
-        return due if due is not None and _are_of(due.messages, self.missing) else None
+        return due if due is not None and _are_of(due.messages, missing) else None
 
     def settle(self) -> bool:
         """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.

@@ -318,3 +318,17 @@ def test_an_amendment_goes_back_to_where_arguments_differ_whatever_of_them_was_r
     amend(one, call_id, {"q": "Paris", "n": 2})
     assert bytes(appended(one).tokens).decode() == "2}"
     one.stream.grant(1000, one.now)
+
+
+def test_a_result_that_waits_for_the_turns_end_is_forgotten_where_its_call_is_to_be_amended_then() -> None:
+    one = lone(on_tool_call="pause")
+    one.write(CALL)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, ToolCallDone)]
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Pause(request_id="a"))
+    amend(one, find, LONDON)
+    end(one)
+    one.answer(api.Paused(one.index))
+    appended(one)
+    told = [command.tokens for command in one.commands if isinstance(command, api.Append)]
+    assert [5] * 9 not in told
