@@ -991,7 +991,8 @@ class Stream:
     def _go_on_behind(self, finish: api.Finish, now: float) -> None:
         """The engine has come to an end that will be void: it goes on before."""
         if finish.held:
-            if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
+            pauses = any(isinstance(pending.command, api.Pause) for pending in self._commands)
+            if not (pauses or self._pausing.holds):  # by what came in the same step
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
