@@ -639,3 +639,20 @@ def test_a_fork_says_itself_whether_it_ends_with_the_first_call() -> None:
         api.News(7, index=fork.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True)), fork.now
     )
     assert fork.stream.paused == "tool_call"
+
+
+def test_a_call_that_is_put_in_and_taken_back_in_one_step_leaves_no_token_that_was_never_there() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    client.read(one.take())
+    one.steer(protocol.Inject(request_id="a", tokens=list(FIND.encode())))
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Appended(2, len(FIND.encode())), api.Truncated(0))
+    client.read(one.take())
+    assert client.said == ("", "", [])
+    assert one.stream.outbox.sent == 0
+    assert len(one.stream.fork("b", None, protocol.Params()).output) == 0
+    one.stream.outbox.acknowledge(100)
+    snapshot = one.attach(-1)[0]
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert snapshot.index == 0
