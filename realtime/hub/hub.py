@@ -539,9 +539,7 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
         assert entry is not None
-        injection = entry.stream.take_result(frame)
-        entry.note(frame)
-        return injection
+        return entry.stream.inject_of(frame)
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)

@@ -22,7 +22,7 @@ from engine.int32 import of_int32
 from realtime.hub.frame_tokenizing import openings, past_injects
 from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
-from realtime.hub.told import tell
+from realtime.hub.told import asked_at, tell
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.pending_commands import Computing
@@ -98,6 +98,9 @@ class RebuiltStream:
         """Tell it all; each time, others are to have their turn."""
         yield from self._begin()
         notes = deque(self._journal.history.notes)
+        for note in notes:  # who asked at a token had been sent it, however little is granted now
+            self.stream.credit.grant(asked_at(note.told))
+            yield
         for told in self._journal.history.news:
             if isinstance(told, api.TokensTold):
                 yield from self._tell_run(told, notes)

@@ -2,7 +2,7 @@
 the loss of an engine and the coming of another. An engine keeps it, in these bytes, for the gateway that
 adopts the stream: told all of it again, the stream is what it was.
 
-Only what was accepted is among it; what acts on a call's result has its text as tokens.
+Only what was accepted is among it; what is put in has its text as tokens.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
 from midstream import protocol
-from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.engine_commands import SteeringFrame, index_of
 from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
+from realtime.stream.tool_loop import ResultInject
 
 
 class Detached(Struct, tag=True, tag_field="type"):
@@ -49,14 +50,13 @@ class Submitted(Struct, tag=True, tag_field="type"):
 class PutIn(Struct, tag=True, tag_field="type"):
     """An inject, with what its text has become in the end."""
 
-    frame: protocol.Inject
+    frame: protocol.Inject | ResultInject
     tokens: bytes
 
 
 Told = (
     SteeringFrame
     | CallFrame
-    | protocol.ToolResult
     | protocol.Cancel
     | protocol.Attach
     | Detached
@@ -77,12 +77,16 @@ def encode_told(told: Told) -> bytes:
     return _encode(told)
 
 
+def asked_at(told: bytes) -> int:
+    """The token, if it was asked at one."""
+    frame = _decode(told)
+    return index_of(frame.frame if isinstance(frame, PutIn) else frame) or 0
+
+
 def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Computing]) -> None:
     """Again; replies are for nobody. `engine`: of that fingerprint."""
     frame = _decode(told)
     match frame:
-        case protocol.ToolResult():
-            stream.take_result(frame)
         case protocol.Approve() | protocol.Amend():
             stream.steer_call(frame, 0, now)
         case PutIn(frame=inject, tokens=tokens):

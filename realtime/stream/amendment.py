@@ -51,15 +51,14 @@ class _Written(NamedTuple):
     reader: CallReader
 
 
-def amendment(
-    output: Output, call: Call, sent: int, frame: protocol.Amend, tokenizer: Tokenizer
-) -> Amendment:
-    """`sent`: the output tokens that whoever amends may know of. Raises Refusal."""
+def amendment(output: Output, call: Call, frame: protocol.Amend, tokenizer: Tokenizer) -> Amendment:
+    """It hangs on all that is known of the call, whatever of that was read: whoever adopts the stream does
+    not know what was. Raises Refusal."""
     spans = output.spans
     assert spans is not None, "it has calls"
     asked = frame.arguments
     assert isinstance(asked, str), "it was checked"
-    written = _written(output, spans, call, sent)
+    written = _written(output, spans, call)
     kinds = spans.kinds.get(call.name, {})
     told = "".join(call.arguments)
     begun = written.text[written.begin :]
@@ -123,11 +122,11 @@ def _no_json(frame: protocol.Amend) -> Refusal:
     return Refusal("invalid_params", f"`arguments` of an amend are {what}.")
 
 
-def _written(output: Output, spans: SpannedText, call: Call, sent: int) -> _Written:
+def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
     """Read again from its beginning, character by character until its arguments have begun."""
     reader, injections, behind = spans.before_call(output.tokens, call)
     search = _Search(reader)
-    until = sent if call.end is None else min(sent, call.end)
+    until = len(output) if call.end is None else call.end
     by_token, pieces = spans.spelling.delimiters.by_token, spans.spelling.pieces
     characters, text, ends = TokenText(0), "", [(behind, 0)]
     for behind, token in enumerate(output.known_from(call.index, injections, until), behind + 1):  # noqa: B020

@@ -23,7 +23,7 @@ def commands_for(
 ) -> list[api.AnyCommand]:
     """Commands, in order. An adjust at a token that was read begins with a rewinding to it; `params` are
     an adjust's, complete."""
-    at = _index(frame)
+    at = index_of(frame)
     rewinding: list[api.AnyCommand] = [] if at is None else [api.Truncate(number, at)]
     match frame:
         case protocol.Pause(kv=kv):
@@ -50,7 +50,7 @@ def append_for(
 
 def check_index(frame: SteeringFrame, sent: int) -> None:
     """Nobody can act at a token that has not been sent."""
-    index = _index(frame)
+    index = index_of(frame)
     if index is not None and index > sent:
         field = "to" if isinstance(frame, protocol.Rewind) else "at"
         raise Refusal(
@@ -88,7 +88,8 @@ def _calls(rules: OutputRules | None) -> bool:
     return rules is not None and rules.alone is not None
 
 
-def _index(frame: SteeringFrame) -> int | None:
+def index_of(frame: object) -> int | None:
+    """The token that it was asked at."""
     match frame:
         case protocol.Rewind(to=to):
             return to

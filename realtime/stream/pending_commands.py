@@ -46,7 +46,7 @@ class PendingCommand(Struct):
 
     @property
     def kind(self) -> str:
-        return type(self.frame).__name__.lower()
+        return "inject" if isinstance(self.frame, protocol.Inject) else type(self.frame).__name__.lower()
 
     @property
     def ref(self) -> str | None:
@@ -164,11 +164,12 @@ class PendingCommands:
             for pending in self.waiting
         )
 
-    @property
-    def answers(self) -> set[str | None]:
-        """The calls whose results are to be put in."""
-        asked = [pending.frame for pending in self.waiting if isinstance(pending.frame, protocol.Inject)]
-        return {told.tool_call_id for put_in in asked for told in put_in.messages or ()}
+    def goes_back_before(self, index: int) -> bool:
+        """Whether what was put in there will be void, too."""
+        return any(
+            isinstance(pending.command, api.Truncate) and pending.command.index < index
+            for pending in self.waiting
+        )
 
     @property
     def has_verdict(self) -> bool:

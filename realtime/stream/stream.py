@@ -23,6 +23,7 @@ from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
+from realtime.stream.calls_then import calls_then
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
 from realtime.stream.counts import Counts
@@ -50,11 +51,12 @@ from realtime.stream.pending_commands import (
     Reply,
     SendReply,
 )
+from realtime.stream.spanned_text import Call
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
 from realtime.stream.told_output import ToldOutput
-from realtime.stream.tool_loop import ToolLoop
+from realtime.stream.tool_loop import ResultInject, ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
 from realtime.text.stop_strings import matcher_for
@@ -352,6 +354,8 @@ class Stream:
         check_index(frame, self.outbox.sent)
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
+        if isinstance(frame, ResultInject):
+            frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
             case protocol.Pause():
                 self._pausing.ask()
@@ -365,10 +369,6 @@ class Stream:
                 self._grants.expect(params.reasoning_tokens)
             case protocol.Inject(resume=True):
                 self._pausing.ask_to_go_on()
-            case protocol.Inject(at=None) if not (
-                self._tools.turn_has_ended or self._pausing.waits_for_results
-            ):
-                frame = self._tools.defer(frame)
         self._hold_for(frame, params)
         matcher = None if params is None else matcher_for(stops(params))
         for command in (commands := self._commands_for(frame, params)):
@@ -455,7 +455,7 @@ class Stream:
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
         call = self._tools.find(frame.call_id)
-        change = amendment(self.output, call, self.outbox.sent, frame, self.model.tokenizer)
+        change = amendment(self.output, call, frame, self.model.tokenizer)
         if change.behind is not None:
             self._grants.hold()
         return api.Append(self.number, change.tokens, behind=change.behind)
@@ -467,22 +467,39 @@ class Stream:
         behind = at + self.output.injected(before=at)
         return append_for(self.number, frame, self.context.rules, behind)
 
-    def take_result(self, frame: protocol.ToolResult) -> protocol.Inject:
-        """What a call's result has put into the stream: nothing, while results of other calls are to come."""
+    def inject_of(self, result: protocol.ToolResult) -> ResultInject:
+        """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
+        taken in when that is asked for."""
         self._check_steerable()
-        messages = self._tools.take(frame, () if self._commands.goes_back else self._commands.answers)
-        self._update_memory()
-        return protocol.Inject(
+        messages = self._tools.told_with(result, self._missing)
+        return ResultInject(
             request_id=self.request_id,
-            ref=frame.ref,
+            ref=result.ref,
             messages=messages or None,
             tokens=None if messages else [],
             resume=bool(messages) and self._pausing.ends_with_results,
+            result=result,
         )
+
+    @property
+    def _missing(self) -> list[Call]:
+        """The calls that have no result when all that was asked has taken effect."""
+        calls = calls_then(self._tools.whole, self._commands, len(self.output))
+        return [call for call in calls if call.answered is None]
+
+    @property
+    def _turn_has_ended(self) -> bool:
+        """Then: of one that is amended the model writes on."""
+        goes_on = any(
+            isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
+            for asked in self._commands
+        )
+        ended = self._tools.turn_has_ended and not self._commands.goes_back
+        return ended or (self._pausing.waits_for_results and not goes_on)
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""
-        due = self._tools.take_due()
+        due = self._tools.take_due(self._missing)
         if due is None:
             return
         for command in self._commands_for(due, None):
@@ -498,8 +515,8 @@ class Stream:
         return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
 
     def release_kv(self, step: int) -> None:
-        """It waits for results for longer than its memory is to be held."""
-        if self._pausing.waits_for_results:
+        """It waits for results for longer than its memory is to be held, if there is any."""
+        if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
@@ -835,7 +852,8 @@ class Stream:
             return None
         self._emit(event, pending)
         self._put_beside(change.index, "")
-        if isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
+        changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
+        if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
             self._go_on_with_call()
         return pending
 
@@ -850,6 +868,8 @@ class Stream:
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
                 self._stay(pending)
+                if isinstance(pending.frame, ResultInject):
+                    self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
             case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
                 self._commands.request(pending)  # it was accepted: it comes where that has gone back to
@@ -933,7 +953,7 @@ class Stream:
         beside = self._told.take_beside()
         if self.context.guards is not None:
             self.context.guards.read(text, beside)
-        if not self._guarding.withholds:
+        if not (self._guarding.withholds and self._commands.goes_back_before(index)):
             self._told.put_without_token(index, text, beside)
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
@@ -971,7 +991,8 @@ class Stream:
     def _go_on_behind(self, finish: api.Finish, now: float) -> None:
         """The engine has come to an end that will be void: it goes on before."""
         if finish.held:
-            if not any(isinstance(pending.command, api.Pause) for pending in self._commands):
+            pauses = any(isinstance(pending.command, api.Pause) for pending in self._commands)
+            if not (pauses or self._pausing.holds):  # by what came in the same step
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again

@@ -10,7 +10,7 @@ for another.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -23,19 +23,28 @@ from realtime.stream.spanned_text import Call, SpannedText
 RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
 
 
+class ResultInject(protocol.Inject, kw_only=True, tag="result_inject"):
+    """What a call's result puts into its stream, with those that wait for it; or nothing, where it waits."""
+
+    result: protocol.ToolResult
+
+
 class ToolLoop:
     def __init__(self, start: protocol.Start, spans: SpannedText | None) -> None:
         """`spans`: the reader of the stream's calls, if it may have any."""
         self._together = start.on_tool_call == "pause"
         self.holds_at_eos = start.on_tool_call != "finish" and spans is not None  # its end may not be the end
         self._spans = spans
+        if spans is not None:  # a fork's are the other's
+            one_call = spans.one_call or not start.parallel_tool_calls
+            spans.one_call = start.on_tool_call == "finish" and one_call
         self._approvals = start.approvals
         names = () if isinstance(start.approvals, bool) else start.approvals
         self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
         self._results_bytes = 0  # counted when they change: a result may have very many parts
         self.turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
-        self._due: protocol.Inject | None = None  # results that are all there before the turn has ended
+        self._due: ResultInject | None = None  # results that are all there before the turn has ended
 
     @property
     def bytes(self) -> int:
@@ -45,7 +54,11 @@ class ToolLoop:
     @property
     def missing(self) -> list[Call]:
         """The calls that have no result in the stream."""
-        return [call for call in self._calls if call.end is not None and call.answered is None]
+        return [call for call in self.whole if call.answered is None]
+
+    @property
+    def whole(self) -> list[Call]:
+        return [call for call in self._calls if call.end is not None]
 
     @property
     def _calls(self) -> list[Call]:
@@ -82,12 +95,19 @@ class ToolLoop:
         for event in told:
             event.approval = event.end is not None and event.call_id in waiting
 
-    def take(self, result: protocol.ToolResult, coming: Collection[str | None] = ()) -> list[Message]:
-        """Take a result in; returns what is to be told to the model now. Another result for the same call
-        replaces one that waits. `coming`: the calls whose results the engine is being told of."""
+    def told_with(self, result: protocol.ToolResult, missing: Sequence[Call]) -> list[Message]:
+        """What is to be told to the model once this is taken. `missing`: the calls that have no result when
+        its turn comes. Raises Refusal."""
+        asked = self._asked(result, missing)
+        results = self._results | {result.call_id: result}
+        told = missing if self._together else [asked]
+        if any(call.call_id not in results for call in told):
+            return []
+        return [_message(call, results[call.call_id]) for call in told]
+
+    def _asked(self, result: protocol.ToolResult, missing: Sequence[Call]) -> Call:
         if (result.content is None) == (result.error is None):
             raise Refusal("invalid_frame", "A tool_result has either `content` or `error`.")
-        missing = [call for call in self.missing if call.call_id not in coming]
         asked = next((call for call in missing if call.call_id == result.call_id), None)
         if asked is None:
             raise Refusal(
@@ -100,32 +120,29 @@ class ToolLoop:
                 "invalid_params",
                 f'Call "{asked.call_id}" waits for an approve, or an `error`.',
             )
-        self._drop(result.call_id)
+        return asked
+
+    def take(self, inject: ResultInject, missing: Sequence[Call], *, ended: bool) -> ResultInject:
+        """Take a result in, in place of one for this call that waits; returns what is put in now: nothing,
+        where there is to be more of the model's turn, or there are calls that came while it was tokenized.
+        Raises Refusal where its own is no more."""
+        result = inject.result
+        self._asked(result, missing)
+        self.drop(result.call_id)
         self._results[result.call_id] = result
         self._results_bytes += _weight(result)
-        told = missing if self._together else [asked]
-        if any(call.call_id not in self._results for call in told):
-            return []
-        return [_message(call, self._results[call.call_id]) for call in told]
-
-    def defer(self, inject: protocol.Inject) -> protocol.Inject:
-        """What is put in now, where the model's turn has not ended: results that wait for that are nothing
-        yet."""
-        if not self._together or not self._is_all(inject.messages):
+        if not self._together:
             return inject
-        self._due = inject
-        return replace(inject, messages=None, tokens=[])
+        is_all = _are_of(inject.messages, missing)
+        if is_all and ended:
+            return inject
+        self._due = inject if is_all else None
+        return replace(inject, messages=None, tokens=[], resume=False)
 
-    def take_due(self) -> protocol.Inject | None:
-        """The turn has ended: results that came before, unless there are more calls since."""
+    def take_due(self, missing: Sequence[Call]) -> ResultInject | None:
+        """The turn has ended: results that came before, if they are still of all these that have none."""
         due, self._due = self._due, None
-        return due if due is not None and self._is_all(due.messages) else None
-
-    def _is_all(self, messages: Sequence[Message] | None) -> bool:
-        """Whether these are the results of all calls that have none in the stream."""
-        told = [message.tool_call_id for message in messages or ()]
-        missing = [call.call_id for call in self.missing]
-        return bool(told) and told == missing and self._results.keys() >= set(missing)
+        return due if due is not None and _are_of(due.messages, missing) else None
 
     def settle(self) -> bool:
         """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.
@@ -133,7 +150,7 @@ class ToolLoop:
         missing = {call.call_id for call in self.missing}
         settled = self._results.keys() - missing
         for call_id in settled:
-            self._drop(call_id)
+            self.drop(call_id)
         return bool(settled)
 
     def go_back(self) -> None:
@@ -141,10 +158,17 @@ class ToolLoop:
         self.turn_has_ended = False
         self.settle()
 
-    def _drop(self, call_id: str) -> None:
+    def drop(self, call_id: str) -> None:
+        """What waits of it, if anything does."""
         result = self._results.pop(call_id, None)
         if result is not None:
             self._results_bytes -= _weight(result)
+            self._due = None
+
+
+def _are_of(messages: Sequence[Message] | None, calls: Sequence[Call]) -> bool:
+    """Whether these are the results of all these calls, and of no others."""
+    return [message.tool_call_id for message in messages or ()] == [call.call_id for call in calls]
 
 
 def _message(call: Call, result: protocol.ToolResult) -> Message:

@@ -146,7 +146,7 @@ def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 
     patch.setattr(Stream, "__init__", begin)
     patch.setattr(Stream, "submit", submitted)
     patch.setattr(Stream, "receive_news", heard)
-    for name in ("steer", "steer_call", "take_result"):
+    for name in ("steer", "steer_call"):
         noting(name, lambda arguments: arguments[0])
     noting("detach", lambda arguments: Detached())
     noting("abandon", lambda arguments: Abandoned())

@@ -92,7 +92,7 @@ class Written:
         call = spans.calls[-1]
         asked = protocol.Amend(request_id="a", call_id=call.call_id, arguments=arguments, partial=partial)
         try:
-            change = amendment(output, call, len(output), checked(asked), self.tokenizer)
+            change = amendment(output, call, checked(asked), self.tokenizer)
         except Refusal as refusal:
             if "have not begun" in str(refusal):
                 raise NotBegunError from None

@@ -17,12 +17,14 @@ from midstream.protocol import (
     MessageToolCall,
     NamedFunction,
     NamedTool,
+    Params,
     TextPart,
     Tool,
 )
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, text_length, tools_length, weight
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.refusal import Refusal
 from realtime.text import grammar
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
@@ -37,6 +39,7 @@ HI = [Message(role="user", content="Hi")]
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}}
 GET = NamedTool(function=NamedFunction(name="get"))
 FIND = Tool(function=Function(name="find", description="Finds <|im_end|>", parameters=SCHEMA))
+FREE = Tool(function=Function(name="find", strict=False))
 CALL = MessageToolCall(id="abcdefghi", function=CalledFunction(name="find", arguments='{"q": "x"}'))
 TALK = [
     *HI,
@@ -239,10 +242,10 @@ def result(call_id: str, ref: str) -> protocol.ToolResult:
     return protocol.ToolResult(request_id="a", call_id=call_id, content="42", ref=ref)
 
 
-async def called(server: SimulatedServer) -> tuple[RecordingListener, str]:
+async def called(server: SimulatedServer, **asked: Any) -> tuple[RecordingListener, str]:
     """Who listens to a stream that is paused and has called a tool, and the call's id."""
     listener = RecordingListener(server)
-    listener.send(start(prompt=None, messages=HI, tools=[FIND], on_tool_call="continue"))
+    listener.send(start(prompt=None, messages=HI, **({"tools": [FIND], "on_tool_call": "continue"} | asked)))
     await settled()
     server.tick()
     listener.send(protocol.Pause(request_id="a"))
@@ -270,3 +273,47 @@ def test_a_result_weighs_and_is_paid_for_as_the_text_that_it_is(said: dict[str, 
     told = protocol.ToolResult(request_id="a", call_id="c", **said)
     assert text_length(told) > len(LONG)
     assert weight(told) > len(LONG)
+
+
+async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+    listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
+    listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
+    rest(server)
+    second = [event for event in listener.heard if isinstance(event, protocol.ToolCallDone)][-1].call_id
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
+    listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    (entry,) = server.hub._registry.entries
+    assert entry.stream.paused == "tool_call"
+    with monkeypatch.context() as patch:
+        patch.setattr(entry.quota, "check_rate", _refuse)
+        listener.send(result(first, ref="refused"))
+    assert listener.error().ref == "refused"
+    listener.send(result(second, ref="waits"))
+    rest(server)
+    (put_in,) = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
+    assert (put_in.ref, put_in.count) == ("waits", 0)
+    server.check_kept()
+    assert server.adoptions == 1
+
+
+def _refuse() -> None:
+    raise Refusal("rate_limited", "Wait.")
+
+
+async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_once() -> None:
+    """It goes on by itself when it is amended: from then on nothing is to be computed again."""
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server, tools=[FREE], on_tool_call="pause", tool_hold_ms=10)
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
+    listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    (entry,) = server.hub._registry.entries
+    server.clock.advance(0.02)
+    assert entry.released
+    rest(server)
+    listener.send(protocol.Amend(request_id="a", call_id=call_id, arguments={"q": "x"}))
+    rest(server)
+    assert any(isinstance(event, protocol.Resumed) and event.recomputed_tokens for event in listener.heard)
+    assert not entry.released

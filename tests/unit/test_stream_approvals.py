@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
@@ -14,7 +15,7 @@ from realtime.refusal import Refusal
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
-from tests.unit.test_stream_tools import FIND, STOP, lone
+from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
@@ -48,17 +49,17 @@ def appended(one: LoneStream) -> api.Append:
 def test_a_call_that_waits_for_a_yes_takes_no_content_before_it() -> None:
     one, (find,) = called(FIND, approvals=["find"])
     with pytest.raises(Refusal, match="waits for an approve"):
-        one.stream.take_result(result(find))
+        one.stream.inject_of(result(find))
     approve(one, find, ref="yes")
     (approved,) = one.take()
     assert isinstance(approved, Approved)
     assert (approved.ref, approved.call_id, approved.index) == ("yes", find, 0)
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
 
 
 def test_a_no_needs_no_yes() -> None:
     one, (find,) = called(FIND, approvals=True)
-    assert one.stream.take_result(result(find, error="the user said no")).messages
+    assert one.stream.inject_of(result(find, error="the user said no")).messages
 
 
 def test_which_calls_wait_is_told_with_them_and_in_a_snapshot() -> None:
@@ -88,7 +89,7 @@ def test_what_is_no_whole_call_cannot_be_approved(call_id: str | None, why: str)
 
 def test_a_call_that_has_its_result_is_past_both() -> None:
     one, (find,) = called(FIND)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.take()
     approve(one, find)
     assert "has its result" in refused(one)
@@ -127,7 +128,7 @@ def test_an_amended_call_says_so_under_its_own_id_and_the_model_closes_it() -> N
     assert (call["id"], json.loads(call["arguments"])) == (call_id, LONDON)
     assert one.stream.paused == "tool_call"
     with pytest.raises(Refusal, match="waits for an approve"):
-        one.stream.take_result(result(call_id))
+        one.stream.inject_of(result(call_id))
 
 
 @pytest.mark.parametrize("written", range(CALL.index("{") + 38, len(CALL) + 1))
@@ -152,7 +153,7 @@ def test_one_that_fits_no_grammar_is_refused_and_nothing_has_changed() -> None:
     one.answer(api.Refused(one.index, reason="grammar"))
     assert "do not fit the tool of call" in refused(one)
     assert list(one.stream.output.tokens) == before
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
 
 
 def test_what_says_the_same_changes_nothing() -> None:
@@ -160,6 +161,7 @@ def test_what_says_the_same_changes_nothing() -> None:
     amend(one, find, {"q": "Paris", "n": 1}, ref="r")
     assert one.commands[-1] == api.Append(7, [])
     one.answer(api.Appended(one.index))
+    assert one.commands[-1] == api.Append(7, []), "it waits for the result as before"
     (injected,) = one.take()
     assert isinstance(injected, Injected)
     assert (injected.count, injected.ref) == (0, "r")
@@ -231,26 +233,102 @@ def test_a_fork_has_the_approvals_of_calls_that_stand_in_it_and_none_besides() -
     approve(one, find)
     one.take()
     with pytest.raises(Refusal, match="waits for an approve"):
-        before.stream.take_result(result(find))
+        before.stream.inject_of(result(find))
     after = forked(one)
     (snapshot,) = (event for event in after.take() if isinstance(event, protocol.Snapshot))
     assert not snapshot.tool_calls[0].approval
-    assert after.stream.take_result(result(find)).messages
+    assert after.stream.inject_of(result(find)).messages
     within = forked(one, 60)
     within.index = 60
     within.write(FIND.encode()[60:].decode())
     with pytest.raises(Refusal, match="waits for an approve"):
-        within.stream.take_result(result(find))
+        within.stream.inject_of(result(find))
 
 
 def test_a_call_whose_result_is_taken_back_need_not_be_approved_again() -> None:
     one, (find,) = called(FIND, approvals=True)
     approve(one, find)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.write("So")
     one.take()
     length = len(FIND.encode())
     one.steer(protocol.Rewind(request_id="a", to=length - 1))
     one.answer(api.Truncated(length - 1))
     one.write(FIND[-1])
-    assert one.stream.take_result(result(find)).messages
+    assert one.stream.inject_of(result(find)).messages
+
+
+def test_a_result_behind_an_amendment_is_none_of_the_call_that_comes_of_it() -> None:
+    one, (stop, find) = called(STOP, CALL)
+    amend(one, find, LONDON)
+    with pytest.raises(Refusal, match=f'does for "{stop}"'):
+        one.stream.inject_of(result(find))
+    asked = one.commands[-1]
+    assert isinstance(asked, api.Append)
+    one.steer(replace(one.stream.inject_of(result(stop)), tokens=[5] * 9))
+    assert one.commands[-1] == api.Append(7, []), "the model writes on"
+    index, _ = one.stream.output.place(asked.behind or 0)
+    one.answer(api.Appended(index, len(asked.tokens)), api.Appended(index))
+    one.answer(api.Resumed(one.index))
+    one.write("}</tool_call>")
+    end(one)
+    both = one.stream.inject_of(result(find))
+    assert [message.tool_call_id for message in both.messages or []] == [stop, find]
+
+
+def test_a_result_right_behind_its_approval_is_taken() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    one.steer(protocol.Pause(request_id="a"))
+    approve(one, find)
+    assert one.stream.inject_of(result(find)).messages
+
+
+def test_what_an_amendment_says_is_told_though_the_stream_goes_back_to_just_behind_it() -> None:
+    """With guards nothing is told of what will be void: what was put in before that token will not."""
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(
+        model=MODEL,
+        credit=protocol.Credit(limit=2000),
+        on_disconnect="continue",
+        asked=ASKED | {"on_tool_call": "pause"},
+        guards=[guard],
+    )
+    client = FoldedSpans()
+    one.write(CALL)
+    client.read(one.take())
+    index = CALL.index("Paris")
+    amend(one, client.calls[0]["id"], LONDON)
+    one.steer(protocol.Rewind(request_id="a", to=index))
+    asked = one.commands[-2]
+    assert isinstance(asked, api.Append)
+    one.answer(api.Appended(index, len(asked.tokens)), api.Truncated(index))
+    client.read(one.take())
+    assert json.loads(client.calls[0]["arguments"]) == LONDON
+    assert client.calls[0]["arguments"] == "".join(one.stream.output.calls[0].arguments)
+
+
+def test_an_amendment_goes_back_to_where_arguments_differ_whatever_of_them_was_read() -> None:
+    """Whoever adopts the stream does not know what its listener had read."""
+    credit = protocol.Credit(limit=CALL.index("ris"), prefetch=80)
+    asked = ASKED | {"on_tool_call": "pause"}
+    one = LoneStream(model=MODEL, credit=credit, on_disconnect="continue", asked=asked)
+    one.write(CALL)
+    end(one)
+    (call_id,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCall)]
+    amend(one, call_id, {"q": "Paris", "n": 2})
+    assert bytes(appended(one).tokens).decode() == "2}"
+    one.stream.grant(1000, one.now)
+
+
+def test_a_result_that_waits_for_the_turns_end_is_forgotten_where_its_call_is_to_be_amended_then() -> None:
+    one = lone(on_tool_call="pause")
+    one.write(CALL)
+    (find,) = [event.call_id for event in one.take() if isinstance(event, ToolCallDone)]
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Pause(request_id="a"))
+    amend(one, find, LONDON)
+    end(one)
+    one.answer(api.Paused(one.index))
+    appended(one)
+    told = [command.tokens for command in one.commands if isinstance(command, api.Append)]
+    assert [5] * 9 not in told

@@ -14,7 +14,7 @@ from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.refusal import Refusal
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
 from tests.unit.test_stream_results import HELD
-from tests.unit.test_stream_tools import STOP, lone
+from tests.unit.test_stream_tools import ASKED, MODEL, STOP, lone
 
 SECRET = Guard(name="secret", do="rewind", regex="secret")
 EOS = api.Finish("eos")
@@ -466,3 +466,19 @@ def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:
     assert text(lone.take()) == "cd"
     assert list(lone.stream.output.tokens) == list(b"abcd")
     assert lone.stream.output.injected(before=2) == 1
+
+
+def test_a_guard_that_pauses_in_the_step_in_which_the_turn_ends_has_it_paused() -> None:
+    """The end is void; the engine stands still before it, as it is to."""
+    one = LoneStream(
+        model=MODEL,
+        credit=Credit(limit=2000),
+        asked=ASKED | {"on_tool_call": "pause"},
+        guards=[Guard(name="no dragons", do="pause", regex="dragon")],
+    )
+    one.write("dragon")
+    changes: list[api.AnyChange] = [api.Truncated(5), api.Paused(5)]
+    news = api.News(7, index=6, tokens=[toy_model.EOS], changes=changes, finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert one.stream.paused == "guard"
+    assert one.commands[-1] == api.Pause(7), "it is not resumed, to come to the same again and again"

@@ -11,7 +11,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
-from realtime.stream.tool_loop import ToolLoop
+from realtime.stream.tool_loop import ResultInject, ToolLoop
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
@@ -41,10 +41,15 @@ def result(call_id: str, **said: Any) -> ToolResult:
     return ToolResult(request_id="a", call_id=call_id, **(said or {"content": "42"}))
 
 
-def put_in(one: LoneStream, inject: protocol.Inject) -> None:
+def in_tokens(inject: ResultInject) -> ResultInject:
+    return replace(inject, tokens=[5] * 9 if inject.messages else [])
+
+
+def put_in(one: LoneStream, inject: ResultInject) -> None:
     """As the hub does it, and the engine's answers."""
-    tokens = [5] * 9 if inject.messages else []
-    one.steer(protocol.Inject(request_id="a", messages=inject.messages, tokens=tokens, resume=inject.resume))
+    inject = in_tokens(inject)
+    tokens = inject.tokens or []
+    one.steer(inject)
     one.answer(api.Appended(one.index, len(tokens)), *([api.Resumed(one.index)] if inject.resume else []))
 
 
@@ -64,10 +69,10 @@ def test_it_stands_before_the_end_token_which_counts_as_discarded() -> None:
 
 def test_results_wait_for_each_other_and_go_in_as_the_calls_came() -> None:
     one, (find, stop) = called(FIND, STOP)
-    first = one.stream.take_result(result(stop, content=[TextPart("so")]))
+    first = one.stream.inject_of(result(stop, content=[TextPart("so")]))
     assert (first.messages, first.tokens, first.resume) == (None, [], False)
     put_in(one, first)
-    both = one.stream.take_result(result(find, error="gone"))
+    both = one.stream.inject_of(result(find, error="gone"))
     assert both.resume
     assert both.messages == [
         Message(role="tool", content='{"error": "gone"}', name="find", tool_call_id=find),
@@ -83,9 +88,9 @@ def test_a_result_that_comes_before_the_turn_has_ended_waits_for_that() -> None:
     call = FIND.removesuffix("</tool_call>")
     one.write(call)
     (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
-    inject = one.stream.take_result(result(find))
+    inject = one.stream.inject_of(result(find))
     assert inject.messages
-    one.steer(protocol.Inject(request_id="a", ref="r", messages=inject.messages, tokens=[5] * 9))
+    one.steer(replace(in_tokens(inject), ref="r"))
     assert one.commands[-1] == api.Append(7, [])
     one.answer(api.Appended(one.index, 0))
     (kept,) = one.take()
@@ -111,8 +116,8 @@ def test_a_turn_that_ends_while_its_last_result_is_on_its_way_goes_on_behind_it(
     one = lone(on_tool_call=on_tool_call)
     one.write(FIND)
     (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
-    inject = one.stream.take_result(result(find))
-    put = protocol.Inject(request_id="a", messages=inject.messages, tokens=[5] * 9)
+    inject = one.stream.inject_of(result(find))
+    put = in_tokens(inject)
     if asked_first:
         one.steer(put)
         end(one)
@@ -130,8 +135,8 @@ def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_b
     one = lone(on_tool_call="continue")
     one.write(FIND)
     (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
-    inject = one.stream.take_result(result(find))
-    one.steer(protocol.Inject(request_id="a", messages=inject.messages, tokens=[5] * 9))
+    inject = one.stream.inject_of(result(find))
+    one.steer(in_tokens(inject))
     changes: list[api.AnyChange] = [api.Appended(one.index, 9)]
     news = api.News(7, index=one.index, tokens=[toy_model.EOS], changes=changes, finish=HELD)
     one.stream.receive_news(news, one.now)
@@ -144,12 +149,12 @@ def test_but_not_where_another_call_came_since() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND)
     (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.write(STOP)
     end(one)
     (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
     assert one.stream.paused == "tool_call"
-    both = one.stream.take_result(result(stop))
+    both = one.stream.inject_of(result(stop))
     assert [message.tool_call_id for message in both.messages or []] == [find, stop]
 
 
@@ -157,10 +162,10 @@ def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
     one, (find,) = called(FIND)
     one.steer(protocol.Pause(request_id="a"))
     one.answer(api.Paused(one.index))
-    given = one.stream.take_result(result(find))
+    given = one.stream.inject_of(result(find))
     assert given.messages
     assert not given.resume
-    one.steer(replace(given, tokens=[5] * 9))
+    one.steer(in_tokens(given))
     assert one.commands[-1] == api.Append(7, [5] * 9), "its turn has ended, whoever has paused it too"
 
 
@@ -168,7 +173,7 @@ def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> N
     one = lone(on_tool_call="continue")
     one.write(FIND + STOP)
     find, stop = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
-    given = one.stream.take_result(result(stop))
+    given = one.stream.inject_of(result(stop))
     assert [message.tool_call_id for message in given.messages or []] == [stop]
     put_in(one, given)
     end(one)
@@ -177,7 +182,7 @@ def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> N
 
 def test_when_all_have_theirs_the_turns_end_is_the_streams() -> None:
     one, (find,) = called(FIND)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.write("So.")
     end(one)
     final = one.final()
@@ -187,25 +192,59 @@ def test_when_all_have_theirs_the_turns_end_is_the_streams() -> None:
 
 def test_a_result_may_be_replaced_while_it_waits_and_not_once_it_is_in() -> None:
     one, (find, stop) = called(FIND, STOP)
-    one.stream.take_result(result(find, content="1"))
-    one.stream.take_result(result(find, content="2"))
-    both = one.stream.take_result(result(stop))
+    put_in(one, one.stream.inject_of(result(find, content="1")))
+    put_in(one, one.stream.inject_of(result(find, content="2")))
+    both = one.stream.inject_of(result(stop))
     assert [message.content for message in both.messages or []] == ["2", "42"]
     put_in(one, both)
     with pytest.raises(Refusal, match=rf'no result of a call "{find}"\.$'):
-        one.stream.take_result(result(find))
+        one.stream.inject_of(result(find))
+
+
+def test_a_result_that_is_refused_does_not_go_in_with_anothers() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    one.stream.inject_of(result(find, content="never asked for"))
+    assert not one.stream.inject_of(result(stop)).messages, "its hub has refused it"
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(in_tokens(one.stream.inject_of(result(stop, content="too long"))))
+    one.answer(api.Refused(one.index, 4090, 4096), api.Resumed(one.index))
+    end(one)
+    assert not one.stream.inject_of(result(find, content="less")).messages
+    both = one.stream.inject_of(result(stop))
+    assert [message.content for message in both.messages or []] == ["42", "42"]
+
+
+def test_a_result_that_was_tokenized_while_another_call_was_made_waits_for_its() -> None:
+    for ended in (False, True):
+        one = lone(on_tool_call="pause")
+        one.write(FIND)
+        (find,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+        first = in_tokens(one.stream.inject_of(result(find)))
+        one.write(STOP)
+        if ended:
+            end(one)
+        (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+        one.steer(first)
+        assert one.commands[-1] == api.Append(7, [])
+        one.answer(api.Appended(one.index))
+        if not ended:
+            end(one)
+        put_in(one, one.stream.inject_of(result(stop)))
+        assert [command for command in one.commands if isinstance(command, api.Append)][1:] == [
+            api.Append(7, [5] * 9)
+        ]
+        assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
 
 def test_a_result_that_is_on_its_way_is_not_given_twice() -> None:
     one, (find,) = called(FIND)
 
     def give() -> None:
-        inject = one.stream.take_result(result(find))
-        one.steer(replace(inject, tokens=[5] * 9))
+        one.steer(in_tokens(one.stream.inject_of(result(find))))
 
     give()
     with pytest.raises(Refusal, match="waits for no result"):
-        one.stream.take_result(result(find))
+        one.stream.inject_of(result(find))
     one.answer(api.Refused(one.index, 4090, 4096), api.Resumed(one.index))
     end(one)
     give()
@@ -216,17 +255,46 @@ def test_a_result_that_is_on_its_way_is_not_given_twice() -> None:
 def test_a_result_that_is_taken_back_on_its_way_may_be_given_again() -> None:
     one, (find,) = called(FIND)
     behind = len(one.stream.output)
-    one.steer(replace(one.stream.take_result(result(find)), tokens=[5] * 9))
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
     one.steer(protocol.Rewind(request_id="a", to=behind))
-    assert one.stream.take_result(result(find)).messages
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result(find))  # what stands before that token stays
+    one.steer(protocol.Rewind(request_id="a", to=behind - 1))
+    assert one.stream.inject_of(result(find)).messages
+
+
+def test_a_result_is_judged_by_what_stands_when_its_turn_comes() -> None:
+    one, (find, stop) = called(FIND, STOP)
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND.encode())))
+    with pytest.raises(Refusal, match=f'does for "{find}"'):
+        one.stream.inject_of(result(stop))
+    both = one.stream.inject_of(result(find))
+    assert [message.tool_call_id for message in both.messages or []] == [find], "there is no other then"
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result(find))
+
+
+def test_a_result_may_be_given_again_right_behind_the_rewind_that_takes_it_back() -> None:
+    one, (find,) = called(FIND)
+    behind = len(one.stream.output)
+    put_in(one, one.stream.inject_of(result(find)))
+    one.write("So.")
+    one.take()
+    one.steer(protocol.Rewind(request_id="a", to=behind - 1))
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.answer(api.Truncated(behind - 1), api.Appended(behind - 1))
+    one.write(">")
+    end(one)
+    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
 
 
 def test_who_holds_too_much_already_is_refused_more() -> None:
     one, (find, stop) = called(FIND, STOP)
-    one.stream.take_result(result(find))
+    one.stream.inject_of(result(find))
     one.memory.limit = one.memory.held
     with pytest.raises(Refusal, match="MiB that is held"):
-        one.stream.take_result(result(stop))
+        one.stream.inject_of(result(stop))
 
 
 def test_what_waits_weighs_with_all_its_parts_and_nothing_once_it_is_in() -> None:
@@ -237,18 +305,18 @@ def test_what_waits_weighs_with_all_its_parts_and_nothing_once_it_is_in() -> Non
         return one.stream.bytes - one.stream.keeping.history_bytes
 
     before = weight()
-    one.stream.take_result(result(find, content=[TextPart("x")] * 1_000))
+    put_in(one, one.stream.inject_of(result(find, content=[TextPart("x")] * 1_000)))
     assert weight() > before + 50_000
-    one.stream.take_result(result(find, content="x"))
+    put_in(one, one.stream.inject_of(result(find, content="x")))
     assert weight() < before + 1_000, "another took its place"
-    put_in(one, one.stream.take_result(result(stop)))
+    put_in(one, one.stream.inject_of(result(stop)))
     assert weight() < before + 5_000
 
 
 def test_what_waits_is_weighed_and_goes_with_its_call() -> None:
     one, (find, _) = called(FIND, STOP)
     before = one.stream.bytes
-    one.stream.take_result(result(find, content="x" * 10_000))
+    put_in(one, one.stream.inject_of(result(find, content="x" * 10_000)))
     assert one.stream.bytes > before + 10_000
     one.steer(protocol.Rewind(request_id="a", to=3))
     one.answer(api.Truncated(3))
@@ -266,9 +334,18 @@ def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
     assert one.take() == []
 
 
+def test_memory_that_is_gone_with_its_engine_is_not_released_for_which_another_would_be_needed() -> None:
+    one, _ = called(FIND)
+    one.lose_engine()
+    one.stream.release_kv(0)
+    assert not one.stream.needs_engine
+    one.new_engine()
+    assert one.commands == []
+
+
 def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> None:
     one, (find,) = called(FIND)
-    put_in(one, one.stream.take_result(result(find)))
+    put_in(one, one.stream.inject_of(result(find)))
     one.write("So.")
     one.take()
     fork = ToolLoop(protocol.Start(request_id="b"), one.stream.fork("b", None, Params()).output.spans)
@@ -281,5 +358,5 @@ def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> N
     one.write(">")
     refused = f'no result of a call "{stop}": it does for "{find}"'
     with pytest.raises(Refusal, match=refused):
-        one.stream.take_result(result(stop))
+        one.stream.inject_of(result(stop))
     assert not fork.missing, "they have calls of their own"

@@ -11,6 +11,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Error, Params
 from realtime.refusal import Refusal
 from tests.fakes.lone_stream import CANCELLED, CONTEXT, RUN_OUT, LoneStream, kinds, text
+from tests.unit.test_stream_tools import ASKED, MODEL
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
@@ -246,3 +247,18 @@ def test_a_pause_for_memory_is_told_and_nobody_asked_for_it() -> None:
     assert (paused.reason, paused.ref, resumed.recomputed_tokens, resumed.ref) == ("memory", None, 5, None)
     lone.answer(finish=CANCELLED)
     assert lone.final().timing.paused_ms == 2000
+
+
+def test_who_adopts_a_stream_does_what_was_asked_at_tokens_beyond_what_is_granted_now() -> None:
+    """Where its reasoning has an end, less is granted while it goes back."""
+    lone = LoneStream(
+        model=MODEL, credit=Credit(limit=5), on_disconnect="continue", asked=ASKED, reasoning_tokens=20
+    )
+    lone.write("<thin")
+    lone.stream.grant(100, lone.now)
+    lone.write("k>so it is")
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(14))
+    lone.take()
+    lone.steer(protocol.Rewind(request_id="a", to=14))
+    assert lone.commands[-2:] == [api.Grant(7, 0), api.Truncate(7, 14)]

@@ -623,3 +623,36 @@ def test_what_is_offered_weighs() -> None:
     keys = {f"key {number}": {"type": "integer"} for number in range(1_000)}
     tools = [Tool(function=Function(name="find", parameters={"properties": keys}))]
     assert lone(tools=tools).stream.bytes > lone().stream.bytes + 100 * len(keys)
+
+
+def test_a_fork_says_itself_whether_it_ends_with_the_first_call() -> None:
+    parent = lone(parallel_tool_calls=False)
+    parent.write("So")
+    parent.take()
+    context = parent.stream.fork("b", None, protocol.Params())
+    asked = {"fork": protocol.Fork(request_id="a"), "on_tool_call": "pause"}
+    fork = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    fork.index = 2
+    fork.write(FIND.encode().decode("latin-1"))
+    assert fork.stream.final is None
+    fork.stream.receive_news(
+        api.News(7, index=fork.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True)), fork.now
+    )
+    assert fork.stream.paused == "tool_call"
+
+
+def test_a_call_that_is_put_in_and_taken_back_in_one_step_leaves_no_token_that_was_never_there() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    client.read(one.take())
+    one.steer(protocol.Inject(request_id="a", tokens=list(FIND.encode())))
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Appended(2, len(FIND.encode())), api.Truncated(0))
+    client.read(one.take())
+    assert client.said == ("", "", [])
+    assert one.stream.outbox.sent == 0
+    assert len(one.stream.fork("b", None, protocol.Params()).output) == 0
+    one.stream.outbox.acknowledge(100)
+    snapshot = one.attach(-1)[0]
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert snapshot.index == 0
