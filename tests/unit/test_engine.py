@@ -140,3 +140,16 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     outputs: list[api.StepOutput] = []
     engine.run(outputs.append)
     assert len(outputs) == 1
+
+
+def test_a_fork_that_goes_on_before_its_turn_has_come_is_told_that_it_runs() -> None:
+    driver = Driver(engine_of(TOY))
+    driver.settle(api.Submit(1, TEXT[:20], greedy(10), credit=5))
+    known = list(driver.engine.scheduler.sequences[1].tokens)
+    driver.send(api.Submit(2, known, greedy(10), credit=1000, prompt=20), api.Pause(2), api.Resume(2))
+    fork = driver.told[2]
+    fork.tokens = known[20:]
+    driver.settle(api.Grant(1, 1000))
+    assert fork.admitted == 24, "what its parent has computed, in whole blocks"
+    assert fork.changes == [api.Paused(5), api.Resumed(5, recomputed=0)]
+    assert fork.tokens == driver.told[1].tokens
