@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from engine import api
+from midstream.protocol import Grammar
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.grammars import told as grammar
 from tests.fakes.greedy_oracle import oracle
 
 TEXT = list(range(60))
@@ -37,6 +40,21 @@ def test_memory_taken_is_told_and_given_back_is_told() -> None:
     for told in driver.told.values():
         assert told.finish == api.Finish("length")
         oracle(TOY).check(told)
+
+
+def test_memory_that_is_taken_behind_forced_tokens_is_told_behind_them() -> None:
+    driver = Driver(engine_of(TOY, replace(TIGHT, retry=False)))  # so that it waits for grammars
+    forced = api.Sampling(grammar=grammar(Grammar(regex="(a|b)cdef(g|h)")), max_tokens=30)
+    driver.settle(api.Submit(1, TEXT[:32], greedy(20), credit=5))
+    driver.settle(api.Submit(2, TEXT[:24], forced, credit=0, tenant=1))
+    driver.send(api.Grant(2, 1000))
+    driver.step()
+    driver.send(api.Grant(1, 1000))
+    driver.step()
+    assert len(driver.told[2].tokens) == 1
+    driver.step()
+    assert driver.told[2].tokens[1:] == [*b"cdef"]
+    assert driver.told[2].changes == [api.Paused(5, "memory")]
 
 
 def test_a_client_that_resumes_what_memory_holds_is_told_so_once() -> None:
