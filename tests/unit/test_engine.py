@@ -9,8 +9,11 @@ import msgspec
 import pytest
 
 from engine import api
+from engine.schedule.batch import Row
+from engine.step.executor import Result
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.grammars import told as grammar
 from tests.fakes.greedy_oracle import oracle
 
@@ -171,3 +174,25 @@ def test_a_fork_that_goes_on_before_its_turn_has_come_is_told_that_it_runs() -> 
     assert fork.admitted == 24, "what its parent has computed, in whole blocks"
     assert fork.changes == [api.Paused(5), api.Resumed(5, recomputed=0)]
     assert fork.tokens == driver.told[1].tokens
+
+
+def test_a_row_that_is_given_up_while_a_step_is_tried_again_has_nobody_elses_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Driver(engine_of(TOY))
+    alone.settle(api.Submit(2, TEXT[20:40], greedy(6), credit=99))
+    driver = Driver(engine_of(TOY, wrap=lambda runner: FaultyRunner(runner, max_rows=1)))
+    executor = driver.engine._executor
+    retry = executor._retry_rows
+
+    def giving_up(rows: list[Row]) -> list[Result]:
+        results = retry(rows)
+        for row in rows:
+            if row.sequence.stream == 1:
+                row.sequence.give_up_in_flight()
+        return results
+
+    monkeypatch.setattr(executor, "_retry_rows", giving_up)
+    driver.send(api.Submit(1, TEXT[:20], greedy(6), credit=99), api.Submit(2, TEXT[20:40], greedy(6), 99))
+    driver.until(driver.has(2, 6))
+    assert driver.told[2].tokens == alone.told[2].tokens
