@@ -15,7 +15,7 @@ from msgspec import msgpack
 
 from engine import api, toy_model
 from engine.build.budgets import PROCESS_BYTES
-from engine.model.preflight import ModelError, check_folder
+from engine.model.preflight import ModelError, check_folder, one_line
 from engine.structure.vocabulary import read_vocabulary
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def _facts(folder: Path) -> ModelFacts:
         config = AutoConfig.from_pretrained(folder)
         has_generation = (folder / "generation_config.json").is_file()
         generation = GenerationConfig.from_pretrained(folder) if has_generation else None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"the configuration in {folder} cannot be read: {error}") from error
-    return describe(config, generation)
+        return describe(config, generation)
+    except Exception as error:  # a broken file may make transformers raise anything
+        raise ModelError(f"the configuration in {folder} cannot be read: {one_line(error)}") from error
 
 
 if __name__ == "__main__":

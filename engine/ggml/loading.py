@@ -21,28 +21,33 @@ from engine.ggml.panels import in_panels
 from engine.ggml.weights import Weights, read_weights, weights_bytes
 from engine.model.devices import check_memory
 from engine.model.gguf_file import gguf_name
+from engine.model.loading import why_not_loaded
 from engine.model.preflight import ModelError, check_folder
 
 log = getLogger(__name__)
+
+CPU = torch.device("cpu")
 
 
 def load(folder: Path, width: str) -> GgmlModel:
     """`width`: auto for the file's own, or f32, bf16, q8 or q4."""
     check_folder(folder)
-    check_memory(weights_bytes(folder, width), torch.device("cpu"))
+    check_memory(weights_bytes(folder, width), CPU)
     began = time.perf_counter()
     generation = None
-    with contextlib.suppress(OSError):  # not every folder has one
-        generation = GenerationConfig.from_pretrained(folder)
     try:
+        with contextlib.suppress(OSError):  # not every folder has one
+            generation = GenerationConfig.from_pretrained(folder)
         config = AutoConfig.from_pretrained(folder)
         weights = read_weights(folder, width)
         _check(folder, weights, config)
         weights.join_siblings()
         _lay_in_panels(weights)
         model = GgmlModel(config, generation, weights)
-    except MemoryError:
-        raise ModelError(f"there is not enough memory on cpu for the weights in {folder}") from None
+    except ModelError:
+        raise
+    except Exception as error:  # a broken folder may make transformers raise anything
+        raise ModelError(why_not_loaded(folder, CPU, error)) from error
     log.info("the weights were read in %.1f s", time.perf_counter() - began)
     return model
 

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from engine.ggml.kinds import BFLOAT16, FLOAT32, MULTIPLIED_BY_US, Q4_1, Q8_0
+from engine.ggml.kinds import BFLOAT16, FLOAT32, MULTIPLIED_BY_US, NOT_MULTIPLIED, Q4_1, Q8_0
 from engine.ggml.library import library
 from engine.model.gguf_file import GgufFile, gguf_name
 from engine.model.preflight import GGUF_FILE, parameter_count, weight_files
@@ -90,7 +90,7 @@ def weights_bytes(folder: Path, width: str) -> int:
 def _of_gguf(file: GgufFile, width: str) -> Iterator[tuple[str, Weight]]:
     for tensor in file.tensors:
         *rows, columns = tensor.shape
-        if width == "auto" and rows:
+        if width == "auto" and prod(rows) > 1 and tensor.kind not in NOT_MULTIPLIED:
             # A copy: pages of a file are thrown out of memory when that is short, and read anew.
             data = torch.frombuffer(bytearray(tensor.data), dtype=torch.uint8).clone()
             yield tensor.name, Weight(int(tensor.kind), prod(rows), columns, data)
@@ -113,7 +113,7 @@ def _made(name: str, weight: Tensor, width: str) -> Weight:
     if kind == Q4_1 and name in AT_BOTH_ENDS:
         kind = Q8_0
     rows, columns = (1, len(weight)) if weight.dim() == 1 else weight.shape
-    if weight.dim() == 1 or columns % library().blck_size(kind):
+    if rows == 1 or columns % library().blck_size(kind):
         kind = FLOAT32
     data = torch.empty(rows * library().row_size(kind, columns), dtype=torch.uint8)
     numbers = weight.contiguous()

@@ -23,6 +23,7 @@ from engine.model.preflight import ModelError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
+Rank = Annotated[int, Meta(gt=0)]
 A, B = ".lora_A.weight", ".lora_B.weight"
 # What changes more than weights by a product, and by what value it does not.
 _NOT_MERGED = {
@@ -39,11 +40,11 @@ _NOT_MERGED = {
 class _Config(Struct):
     """As far as the sum hangs on it."""
 
-    r: Annotated[int, Meta(gt=0)]
+    r: Rank
     lora_alpha: Annotated[float, Meta(gt=0)]
     peft_type: str = "LORA"
     use_rslora: bool = False
-    rank_pattern: dict[str, int] | None = None
+    rank_pattern: dict[str, Rank] | None = None
     alpha_pattern: dict[str, float] | None = None
 
     def scale(self, module: str) -> float:
@@ -68,7 +69,7 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
             if weight is embeddings:
                 raise ModelError(f"the adapter in {folder} changes {module}, whose weights are shared")
             down, up = found[name].to(weight.device).float(), found[module + B].to(weight.device).float()
-            if (up.shape[0], down.shape[1]) != tuple(weight.shape):
+            if up.shape != weight.shape[:1] + down.shape[:1] or down.shape[1:] != weight.shape[1:]:
                 raise ModelError(f"the adapter in {folder} is another model's: {module} has another shape")
             change = config.scale(module) * (up @ down)
             weight.copy_((weight.float() + change).to(weight.dtype))
@@ -106,7 +107,7 @@ def _config(folder: Path) -> _Config:
         config = convert(said, _Config)
     except FileNotFoundError:
         raise ModelError(f"the adapter folder {folder} holds no {CONFIG}") from None
-    except (OSError, ValueError) as error:  # msgspec's ValidationError is one
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's ValidationError is the second
         raise ModelError(f"{file} is broken: {error}") from error
     if config.peft_type != "LORA":
         raise ModelError(f"the adapter in {folder} is {config.peft_type}; LORA alone can be merged")

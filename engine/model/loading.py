@@ -49,7 +49,7 @@ def load(
             model, report = _read(folder, number, attention, _load_options(place, devices))
         _freeze(model, place)
     except Exception as error:  # a broken folder may make transformers raise anything
-        raise ModelError(_why_not(folder, place, error)) from error
+        raise ModelError(why_not_loaded(folder, place, error)) from error
     _check_complete(folder, report)
     log.info("the weights were read in %.1f s", time.perf_counter() - began)
     return model
@@ -132,7 +132,7 @@ def _static_rope(rope: Any) -> Any:
     return "default" if rope in ("dynamic", "longrope") else rope
 
 
-def _why_not(folder: Path, place: torch.device, error: Exception) -> str:
+def why_not_loaded(folder: Path, place: torch.device, error: Exception) -> str:
     starved = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
     if starved:  # torch's allocator for the CPU and a failed mmap say so only in their words
         return f"there is not enough memory on {place} for the weights in {folder}"

@@ -224,7 +224,10 @@ class Scheduler:
     def _plan_decoding(self, batch: Batch, limit: int) -> bool:
         """Returns whether there was a row for each."""
         if len(self._decoding) <= limit - len(batch.rows):
-            for sequence in self._decoding.sequences:
+            waiting = self._decoding.sequences
+            if batch.rows:  # there were more of them, who have lost their memory since
+                waiting = [sequence for sequence in waiting if sequence.last_served < self.steps]
+            for sequence in waiting:
                 self._plan_token(batch, sequence)
             return True
         due = max(1, limit // DUE_SHARE)

@@ -230,12 +230,13 @@ class Executor:
                 row.sequence.give_up_in_flight()
         rows = [row for row in failed.rows if not row.discarded]
         if failed.failure is None or len(rows) <= 1:
-            again = iter(self._retry_each(rows))
+            again = self._retry_each(rows)
         elif len(rows) < len(failed.rows):  # these have not failed yet
-            again = iter(self._retry_rows(rows))
+            again = self._retry_rows(rows)
         else:
-            again = iter(self._retry_halves(rows, failed.failure))
-        return [None if row.discarded else next(again) for row in failed.rows]
+            again = self._retry_halves(rows, failed.failure)
+        by_row = {id(row): result for row, result in zip(rows, again, strict=True)}
+        return [by_row.get(id(row)) for row in failed.rows]  # some may have been given up since
 
     def _retry_each(self, rows: list[Row]) -> list[Result]:
         return [result for row in rows for result in self._retry_rows([row])]

@@ -112,7 +112,10 @@ class Lifecycle:
 
     def add_memory_change(self, sequence: Sequence, change: api.AnyChange) -> None:
         self.tell_answers(sequence)
-        self._news_before_changes(sequence).early.append(change)
+        news = self._news_before_changes(sequence)
+        if news.tokens:  # that were forced before the step was planned
+            news = self._begin_news(sequence)
+        news.early.append(change)
 
     def add_forced(self, sequence: Sequence, tokens: list[int]) -> None:
         """Tokens that nobody sampled: they were certain."""

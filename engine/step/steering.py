@@ -96,7 +96,11 @@ class Steering:
         recomputed = 0
         if sequence.evicted:
             # What is still cached for it is taken now, so that the number told is the number recomputed.
-            recomputed = sequence.num_tokens - 1 - self._scheduler.restore_blocks(sequence)
+            found = self._scheduler.restore_blocks(sequence)
+            recomputed = sequence.num_tokens - 1 - found
+            if sequence.blocks and not sequence.admitted:  # as a fork that was paused before its turn
+                sequence.admitted = True
+                self._lifecycle.news(sequence).admitted = found
         elif sequence.num_computed == sequence.num_tokens:  # held before an end token, and nothing put there
             self._scheduler.release_blocks(sequence, keep=sequence.num_tokens - 1)
         self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))

@@ -29,7 +29,7 @@ def read_vocabulary(folder: Path, size: int, ends: Iterable[int]) -> Vocabulary 
     known = sorted(token for token in set(ends) if 0 <= token < size)
     try:
         definition = (folder / "tokenizer.json").read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, ValueError):
         return None
     for rows in (size, None):  # a tokenizer may have tokens that the model has no logits for
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,26 @@ def test_whoever_only_asks_compiles_nothing(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", asks], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.stderr, done.stdout.strip()) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"hidden_size": "wide"}, {"num_attention_heads": 0}, {"layer_types": 5}], ids=str
+)
+def test_a_configuration_that_makes_no_model_is_told_in_a_sentence(
+    fields: dict[str, object], tmp_path: Path
+) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | fields))
+    told = outline_of(api.EngineOptions(model=str(folder)))
+    assert isinstance(told, api.Failed)
+    assert told.message.startswith(f"the configuration in {folder} cannot be read: ")
+    assert "\n" not in told.message
+
+
+def test_a_tokenizer_that_is_no_text_has_no_grammars(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    (folder / "tokenizer.json").write_bytes(b"\xff\xff")
+    found = outline_of(api.EngineOptions(model=str(folder)))
+    assert isinstance(found, api.Outline)
+    assert not found.grammars

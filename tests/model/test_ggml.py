@@ -3,12 +3,17 @@ stream's tokens follow from its own start and steering."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
+from gguf import GGUFWriter, quantize
+from safetensors.torch import load_file, save_file
 
 from bench.exact import Engines, alone, differing, scripts, ways
 from engine import api, toy_model
@@ -114,6 +119,75 @@ def test_what_is_narrower_than_eight_bits_is_computed_in_eight_while_that_is_sma
     monkeypatch.setattr("engine.build.products.SMALL", 1)
     _, hello = build(options(tmp_path / "tiny.gguf"))
     assert hello.weights == "q4_1"
+
+
+def told_as(file: Path, name: str, kind: Kind) -> None:
+    """Have the header call a matrix's numbers by another kind."""
+    said = bytearray(file.read_bytes())
+    at = said.index(name.encode()) + len(name) + 4 + 2 * 8  # behind how many sizes it has, and those
+    said[at : at + 4] = kind.to_bytes(4, "little")
+    file.write_bytes(said)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_down.weight"])
+def test_numbers_that_ggml_does_not_multiply_are_refused_in_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end the process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_gguf(tiny_model("llama"), tmp_path / "tiny.gguf")
+    told_as(tmp_path / "tiny.gguf", name, Kind.I32)
+    with pytest.raises(ModelError, match=r"cannot be loaded: .*I32"):
+        build(options(tmp_path / "tiny.gguf"))
+
+
+@pytest.mark.parametrize("width", ["auto", "q8"])
+def test_a_vector_that_is_told_as_a_matrix_of_one_row_is_a_vector(
+    width: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    plain, rows = tmp_path / "plain.gguf", tmp_path / "rows.gguf"
+    model = tiny_model("llama", dtype=torch.float16).float()  # type: ignore[no-untyped-call]
+    write_gguf(model, plain, Kind.F16)
+    add = GGUFWriter.add_tensor
+
+    def as_row(writer: GGUFWriter, name: str, numbers: Any, raw_dtype: Kind) -> None:
+        if numbers.ndim == 1:
+            numbers, raw_dtype = quantize(numbers[None], Kind.F16), Kind.F16
+        add(writer, name, numbers, raw_dtype=raw_dtype)
+
+    monkeypatch.setattr(GGUFWriter, "add_tensor", as_row)
+    write_gguf(model, rows, Kind.F16)
+    assert spoken(rows, weights=width) == spoken(plain, weights=width)
+
+
+def wide(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": "wide"}))
+
+
+def no_heads(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_attention_heads": 0}))
+
+
+def flat(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.ones(())
+    save_file(weights, folder / "model.safetensors")
+
+
+def listed(folder: Path) -> None:
+    (folder / "generation_config.json").write_text("[]")
+
+
+@pytest.mark.parametrize("spoil", [wide, no_heads, flat, listed])
+def test_what_is_broken_is_told_in_a_sentence(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    spoil(folder)
+    with pytest.raises(ModelError, match="cannot be loaded") as told:
+        build(options(folder))
+    assert "\n" not in str(told.value)
 
 
 def test_what_lies_beside_a_gguf_file_makes_its_folder(

@@ -119,6 +119,18 @@ def another(folder: Path) -> None:
     weights(folder, MODULES[0], A=torch.ones(4, 8), B=torch.ones(8, 4))
 
 
+def of_two_ranks(folder: Path) -> None:
+    weights(folder, MODULES[0], A=torch.ones(4, 64), B=torch.ones(64, 5))
+
+
+def flat(folder: Path) -> None:
+    weights(folder, MODULES[0], A=torch.ones(64), B=torch.ones(64, 4))
+
+
+def deep(folder: Path) -> None:
+    (folder / adapter.CONFIG).write_text("[" * 99_999)
+
+
 def unknown(folder: Path) -> None:
     weights(folder, "model.layers.9.nothing", A=torch.ones(4, 8), B=torch.ones(8, 4))
 
@@ -130,6 +142,10 @@ def unknown(folder: Path) -> None:
         (no_weights, {}, "holds no adapter_model.safetensors"),
         (half, {}, "no pairs of lora_A and lora_B"),
         (another, {}, "is another model's: model.layers.0.self_attn.q_proj has another shape"),
+        (of_two_ranks, {}, "is another model's: model.layers.0.self_attn.q_proj has another shape"),
+        (flat, {}, "is another model's: model.layers.0.self_attn.q_proj has another shape"),
+        (deep, {}, "adapter_config.json is broken"),
+        (None, {"rank_pattern": {"q_proj": 0}}, "adapter_config.json is broken: Expected `int` >= 1"),
         (unknown, {}, "changes model.layers.9.nothing, which the model does not have"),
         (None, {"peft_type": "IA3"}, "is IA3; LORA alone can be merged"),
         (None, {"use_dora": True}, "has use_dora = True, which cannot be merged"),

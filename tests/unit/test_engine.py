@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from engine import api
+from engine.schedule.batch import Row
+from engine.step.executor import Result
+from midstream.protocol import Grammar
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.faulty_runner import FaultyRunner
+from tests.fakes.grammars import told as grammar
 from tests.fakes.greedy_oracle import oracle
 
 TEXT = list(range(60))
@@ -37,6 +43,21 @@ def test_memory_taken_is_told_and_given_back_is_told() -> None:
     for told in driver.told.values():
         assert told.finish == api.Finish("length")
         oracle(TOY).check(told)
+
+
+def test_memory_that_is_taken_behind_forced_tokens_is_told_behind_them() -> None:
+    driver = Driver(engine_of(TOY, replace(TIGHT, retry=False)))  # so that it waits for grammars
+    forced = api.Sampling(grammar=grammar(Grammar(regex="(a|b)cdef(g|h)")), max_tokens=30)
+    driver.settle(api.Submit(1, TEXT[:32], greedy(20), credit=5))
+    driver.settle(api.Submit(2, TEXT[:24], forced, credit=0, tenant=1))
+    driver.send(api.Grant(2, 1000))
+    driver.step()
+    driver.send(api.Grant(1, 1000))
+    driver.step()
+    assert len(driver.told[2].tokens) == 1
+    driver.step()
+    assert driver.told[2].tokens[1:] == [*b"cdef"]
+    assert driver.told[2].changes == [api.Paused(5, "memory")]
 
 
 def test_a_client_that_resumes_what_memory_holds_is_told_so_once() -> None:
@@ -140,3 +161,38 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     outputs: list[api.StepOutput] = []
     engine.run(outputs.append)
     assert len(outputs) == 1
+
+
+def test_a_fork_that_goes_on_before_its_turn_has_come_is_told_that_it_runs() -> None:
+    driver = Driver(engine_of(TOY))
+    driver.settle(api.Submit(1, TEXT[:20], greedy(10), credit=5))
+    known = list(driver.engine.scheduler.sequences[1].tokens)
+    driver.send(api.Submit(2, known, greedy(10), credit=1000, prompt=20), api.Pause(2), api.Resume(2))
+    fork = driver.told[2]
+    fork.tokens = known[20:]
+    driver.settle(api.Grant(1, 1000))
+    assert fork.admitted == 24, "what its parent has computed, in whole blocks"
+    assert fork.changes == [api.Paused(5), api.Resumed(5, recomputed=0)]
+    assert fork.tokens == driver.told[1].tokens
+
+
+def test_a_row_that_is_given_up_while_a_step_is_tried_again_has_nobody_elses_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Driver(engine_of(TOY))
+    alone.settle(api.Submit(2, TEXT[20:40], greedy(6), credit=99))
+    driver = Driver(engine_of(TOY, wrap=lambda runner: FaultyRunner(runner, max_rows=1)))
+    executor = driver.engine._executor
+    retry = executor._retry_rows
+
+    def giving_up(rows: list[Row]) -> list[Result]:
+        results = retry(rows)
+        for row in rows:
+            if row.sequence.stream == 1:
+                row.sequence.give_up_in_flight()
+        return results
+
+    monkeypatch.setattr(executor, "_retry_rows", giving_up)
+    driver.send(api.Submit(1, TEXT[:20], greedy(6), credit=99), api.Submit(2, TEXT[20:40], greedy(6), 99))
+    driver.until(driver.has(2, 6))
+    assert driver.told[2].tokens == alone.told[2].tokens

@@ -272,3 +272,12 @@ def test_nor_for_more_than_what_both_begin_with() -> None:
     assert not other.blocks
     steps.take()
     assert other.num_outputs == 1
+
+
+def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
+    driver = SchedulerDriver(blocks=8, batch_rows=2)
+    driver.decoding(1, 2, tokens=5)
+    driver.add(3, tokens=20, priority=-1)  # waits for memory: a row is left for it
+    batches = driver.steps(20)
+    assert any(seq.stream == 2 for batch in batches for seq in batch.preempted)
+    assert all(len(set(streams(batch))) == len(batch.rows) for batch in batches)
