@@ -3,8 +3,10 @@ answer is there, and the memory of idle streams and connections.
 
 The engine is the toy in its own process, so that what is measured is the gateway's core: streams, text,
 encoding, sockets. The peer is a bare `websockets` server that sends ready-made frames of the same size from
-memory, one for each token, which is as fast as a Python WebSocket server gets by that library. Both are asked
-in turn, several times, and medians count: no machine is the same from one second to the next.
+memory, one for each token, which is as fast as a Python WebSocket server gets by that library: all of one
+reader's without a pause; or in steps, as an engine's tokens come, one to each reader, who has slept since the
+last. All are asked in turn, several times, and medians count: no machine is the same from one second to the
+next.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from bench.server import ServerProcess
 
 CONNECTIONS, TOKENS = 50, 1000
 TURNS = 5  # of each server, one after the other
+IN_STEPS, STEP_S = "in steps", 0.001  # the bare server then writes to all readers, and waits so long
 SHORT, TIMES = 3, 300  # tokens of a short answer, and how often it is asked for, one after the other
 PAUSED, IDLE = 500, 500
 
@@ -109,10 +112,24 @@ def _serve_bare(pipe: Connection) -> None:
         event = {"type": "token", "request_id": "a", "seq": 1000, "count": 1, "delta": " word"}
         frames = [json.dumps(event | {"index": index}) for index in range(TOKENS)]
 
+        readers: list[ServerConnection] = []
+
         async def send(socket: ServerConnection) -> None:
             async for wanted in socket:
-                for frame in frames[: int(wanted)]:
-                    await socket.send(frame)
+                if wanted != IN_STEPS:
+                    for frame in frames[: int(wanted)]:
+                        await socket.send(frame)
+                    continue
+                readers.append(socket)
+                if len(readers) == CONNECTIONS:
+                    await send_in_steps()
+
+        async def send_in_steps() -> None:
+            for frame in frames:
+                for reader in readers:
+                    await reader.send(frame)
+                await asyncio.sleep(STEP_S)
+            readers.clear()
 
         async with serve(send, "127.0.0.1", 0, compression=None) as server:
             pipe.send(next(iter(server.sockets)).getsockname()[1])
@@ -168,16 +185,17 @@ async def memory(server: ServerProcess) -> tuple[float, float]:
 
 
 def measure() -> list[Figure]:
-    ours, bare = list[Turn](), list[Turn]()
+    ours, bare, bare_in_steps = list[Turn](), list[Turn](), list[Turn]()
     with ServerProcess("--model", "toy") as server, bare_server() as (bare_pid, bare_url):
         url = f"ws://{server.host}/v1/realtime"
         for number in range(1 + TURNS):  # the first warms up
             frame = midstream_start(f"{number} NUMBER", TOKENS)
             ours.append(turn_of(server.process.pid, url, frame, 10**9))
             bare.append(turn_of(bare_pid, bare_url, str(TOKENS), TOKENS))
+            bare_in_steps.append(turn_of(bare_pid, bare_url, IN_STEPS, TOKENS))
         ours_ms = asyncio.run(waits_ms(url, midstream_start("short NUMBER", SHORT), '"final"'))
         bare_ms = asyncio.run(waits_ms(bare_url, str(SHORT), f'"index": {SHORT - 1}'))
-    of_ours, of_bare = median_of(ours[1:]), median_of(bare[1:])
+    of_ours, of_bare, of_steps = (median_of(turns[1:]) for turns in (ours, bare, bare_in_steps))
     with ServerProcess("--model", "toy", "--streams-per-connection", "2000") as server:
         per_stream, per_connection = asyncio.run(memory(server))
     peer = "bare websockets server"
@@ -193,8 +211,17 @@ def measure() -> list[Figure]:
             of_bare.rate_of_cpu / of_ours.rate_of_cpu,
             peer,
         ),
+        Figure(
+            "gateway CPU a token, once more",
+            1e6 / of_ours.rate_of_cpu,
+            "us",
+            "",
+            of_steps.rate_of_cpu / of_ours.rate_of_cpu,
+            f"{peer}, in steps",
+        ),
         Figure(peer, of_bare.rate, "events/s"),
         Figure(f"{peer}, CPU an event", 1e6 / of_bare.rate_of_cpu, "us"),
+        Figure(f"{peer}, in steps, CPU an event", 1e6 / of_steps.rate_of_cpu, "us"),
         Figure(f"a short answer of {SHORT} tokens, p50", ours_ms, "ms", "", ours_ms / bare_ms, peer),
         Figure(f"{peer}, {SHORT} ready-made ones", bare_ms, "ms"),
         Figure("memory a paused stream", per_stream, "KiB"),
