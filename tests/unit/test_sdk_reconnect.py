@@ -303,9 +303,10 @@ async def test_a_start_that_was_heard_is_answered_by_what_was_missed(
     assert await pausing == 1
 
 
-async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
+async def said_again_for_a_snapshot(
     server: FakeServer, client: midstream.Client, peer: Peer
-) -> None:
+) -> tuple[asyncio.Task[midstream.Stream], Peer, Start]:
+    """A start that was heard long ago, and is said again on another connection: that has told a snapshot."""
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await peer.receive(Start)
     cut(peer)
@@ -313,6 +314,13 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
     again = await peer.receive(Start)
     peer.seqs["r"] = 7
     await peer.send(snapshot("r", 4, "long ago"))
+    return starting, peer, again
+
+
+async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    starting, peer, again = await said_again_for_a_snapshot(server, client, peer)
     await peer.send(Attached(request_id="r", ref=again.ref))
     stream = await starting
     assert (stream.text, stream.model, stream.index) == ("long ago", "toy", 4)
@@ -321,13 +329,7 @@ async def test_a_start_that_was_heard_long_ago_is_answered_by_a_snapshot(
 async def test_a_start_that_was_heard_may_have_come_to_its_end(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
-    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
-    await peer.receive(Start)
-    cut(peer)
-    peer = await reconnected(server, "s1")
-    await peer.receive(Start)
-    peer.seqs["r"] = 7
-    await peer.send(snapshot("r", 4, "long ago"))
+    starting, peer, _ = await said_again_for_a_snapshot(server, client, peer)
     await peer.send(final("r", 4, "stop"))
     assert await _read(await starting) == ["long ago"]
 
