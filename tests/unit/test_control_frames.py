@@ -16,7 +16,7 @@ from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import LONG, SIZE, TENANT, rest, start
+from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, start
 from tests.fakes.simulated_server import SimulatedServer
 
 
@@ -81,7 +81,7 @@ async def status(server: SimulatedServer, frame: protocol.StreamFrame) -> int:
 async def test_a_cancel_waits_for_the_text_that_it_came_behind() -> None:
     server = SimulatedServer(SIZE)
     listener = RecordingListener(server)
-    listener.send(start(prompt=LONG))
+    listener.send(endless(prompt=LONG))  # others have their turn between the text and the cancel: it may run
     cancelled = asyncio.create_task(status(server, protocol.Cancel(request_id="a")))
     while not cancelled.done():
         rest(server)
