@@ -96,7 +96,8 @@ class Blocks:
             else:
                 free.append(number)
         if free:
-            self._give(free)
+            self._free.give(free)
+            self._idle.add(free, now)
 
     def _make_room(self, count: int) -> None:
         free = self._free
@@ -185,7 +186,7 @@ class Blocks:
         """
         ripe = self._forget_oldest(sum(since <= until for since in islice(self._cached.values(), most)))
         self._free.give(ripe)
-        self._idle.emptied(ripe)  # a block that was free before it was cached has an older time of its own
+        self._idle.emptied(ripe)
         ripe += self._idle.take(until, most - len(ripe))
         return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
 

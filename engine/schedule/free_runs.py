@@ -95,7 +95,10 @@ class FreeRuns:
                 return taken
             self._jump()
         here = self._hand
-        taken += range(here, here + missing)
+        if missing == 1:
+            taken.append(here)  # a range of one costs more than all the rest of a table of one
+        else:
+            taken += range(here, here + missing)
         # Whoever has outgrown its run goes on to grow.
         self._pass(here + missing, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
         return taken
@@ -128,7 +131,8 @@ class FreeRuns:
     def give(self, numbers: list[int]) -> None:
         self._count += len(numbers)
         if len(numbers) == 1:  # a table of one comes and goes all over the cache
-            self._join(numbers[0], numbers[0] + 1)
+            (first,) = numbers
+            self._join(first, first + 1)
             return
         first = end = 0
         for number in sorted(numbers):
@@ -165,15 +169,18 @@ class FreeRuns:
     def _pass(self, first: int, least: int) -> None:
         """What the hand lies on is taken up to this block: it goes on, and leaves room; all, where there is
         none for another table."""
-        lengths, here, pitch = self._lengths, self._hand, self._pitch
+        lengths, here = self._lengths, self._hand
         end = here + lengths[here]
         self._count -= first - here
-        lengths[here] = lengths[end - 1] = 0
-        at = -(-(first + least) // pitch) * pitch
+        lengths[here] = 0
+        at = first + least
+        at += -at % self._pitch
         if at + LEAST_ROOM < end:
-            self._lay_hand(at, end)
+            lengths[at] = lengths[end - 1] = end - at
         else:
-            at = self._hand = end
+            lengths[end - 1] = 0
+            at = end
+        self._hand = at
         if first < at:
             self._list(first, at)
 

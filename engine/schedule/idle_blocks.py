@@ -1,19 +1,18 @@
-"""Idle blocks: since when free ones hold memory that nobody has used.
+"""Idle blocks: which free ones hold memory that nobody has used, and since when.
 
-To let go of one is a number in an array; to take it again is nothing at all. Who asks for those that have
-been idle for long looks at neighbourhoods: each stands in line once, by when the first of it was let go of,
-which may have been taken again since.
+To let go of one is a mark, and a time of its neighbourhood; to take it again is nothing at all. Who asks for
+those that have been idle for long looks at neighbourhoods in which nobody has let go of one since: each
+stands in line once, by a time when one of it was let go of, and others may have been since.
 
 They know numbers of blocks and times, and nothing of what a block holds.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 
-NEIGHBOURS = 64
+NEIGHBOURS = 16
 NEVER = -1.0
 
 
@@ -22,12 +21,14 @@ class IdleBlocks:
 
     def __init__(self, blocks: int, free: Callable[[int], bool]) -> None:
         self._free = free
-        self._since = array("d", [NEVER]) * blocks
+        self._holds = bytearray(blocks)  # whether it held memory when it was let go of last
         self._line: list[tuple[float, int]] = []  # of neighbourhoods
-        self._in_line = bytearray(blocks // NEIGHBOURS + 1)
+        self._since = [NEVER] * (
+            blocks // NEIGHBOURS + 1
+        )  # when one of it was let go of last, if it is in line
 
     def __contains__(self, number: int) -> bool:
-        return self._since[number] != NEVER and self._free(number)
+        return bool(self._holds[number]) and self._free(number)
 
     @property
     def since(self) -> float | None:
@@ -36,38 +37,41 @@ class IdleBlocks:
 
     def add(self, numbers: Iterable[int], now: float) -> None:
         """They are free from now on."""
-        since, in_line = self._since, self._in_line
+        holds, since = self._holds, self._since
         for number in numbers:
-            since[number] = now
-            if not in_line[number // NEIGHBOURS]:
-                in_line[number // NEIGHBOURS] = True
-                heappush(self._line, (now, number // NEIGHBOURS))
+            holds[number] = True
+            at = number // NEIGHBOURS
+            if since[at] == NEVER:
+                heappush(self._line, (now, at))
+            since[at] = now
 
     def take(self, until: float, most: int) -> list[int]:
-        """Those of some neighbourhoods that have been idle since then, about so many at most: they hold
-        nothing any more."""
-        since, taken = self._since, list[int]()
-        while self._line and self._line[0][0] <= until and len(taken) < most:
-            _, at = heappop(self._line)
-            end = min((at + 1) * NEIGHBOURS, len(since))
-            idle = [number for number in range(at * NEIGHBOURS, end) if number in self]
-            taken += [number for number in idle if since[number] <= until]
-            if later := [since[number] for number in idle if since[number] > until]:
-                heappush(self._line, (min(later), at))
-            else:
-                self._in_line[at] = False
+        """Of as many blocks at most as these those that have been idle since then: they hold nothing any
+        more."""
+        line, since, taken = self._line, self._since, list[int]()
+        for _ in range(0, most, NEIGHBOURS):
+            if not line or line[0][0] > until:
+                break
+            at = line[0][1]
+            if since[at] > until:
+                heapreplace(line, (since[at], at))
+                continue
+            heappop(line)
+            since[at] = NEVER
+            end = min((at + 1) * NEIGHBOURS, len(self._holds))
+            taken += [number for number in range(at * NEIGHBOURS, end) if number in self]
         self.emptied(taken)
         return taken
 
     def emptied(self, numbers: Iterable[int]) -> None:
         """They hold nothing any more."""
         for number in numbers:
-            self._since[number] = NEVER
+            self._holds[number] = False
 
     def audit(self) -> None:
         """Raise unless each is found in time."""
         line = {at: since for since, at in self._line}
         assert len(line) == len(self._line)
-        assert [at for at, there in enumerate(self._in_line) if there] == sorted(line)
-        for number, since in enumerate(self._since):
-            assert number not in self or line[number // NEIGHBOURS] <= since
+        assert all(line.get(at, NEVER) <= since for at, since in enumerate(self._since))
+        assert line.keys() == {at for at, since in enumerate(self._since) if since != NEVER}
+        assert all(number // NEIGHBOURS in line for number in range(len(self._holds)) if number in self)

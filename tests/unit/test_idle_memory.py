@@ -20,6 +20,7 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.memory.idle_memory import MOST_BLOCKS, IdleMemory
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.idle_blocks import IdleBlocks
 from engine.schedule.sequence import Sequence
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
@@ -131,6 +132,24 @@ def test_what_is_due_at_once_is_given_back_in_parts() -> None:
     room.time += IDLE_S
     assert [room.idle.give_back() for _ in range(3)] == [True, True, False]
     assert len(room.pool.take_given()) == 3 * MOST_BLOCKS
+
+
+def test_what_was_let_go_of_again_since_is_looked_through_in_parts() -> None:
+    """After a while of load all blocks were let go of once, long ago, and again just now."""
+    looks: list[int] = []
+
+    def is_free(number: int) -> bool:
+        looks.append(number)
+        return True
+
+    idle = IdleBlocks(10_000, is_free)
+    idle.add(range(10_000), now=0.0)
+    idle.add(range(10_000), now=10.0)
+    while idle.since == 0.0:
+        looks.clear()
+        assert idle.take(until=5.0, most=MOST_BLOCKS) == []
+        assert len(looks) <= MOST_BLOCKS
+    assert idle.since == 10.0
 
 
 def test_a_block_that_was_free_once_goes_back_out_of_the_cache() -> None:
