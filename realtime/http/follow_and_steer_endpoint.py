@@ -24,7 +24,7 @@ from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
 from realtime.http.bodies_and_headers import fields_of, query_of, read_body, request_id_header
-from realtime.http.guard import caller_of, holder_of, refusal_response
+from realtime.http.guard import caller_of, holder_of, refusal_response, set_refusal_headers
 from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
@@ -64,10 +64,13 @@ class StreamEndpoint:
 
     async def follow(self, request: Request) -> Response:
         if request.method == "HEAD":
-            return Response(status_code=405, headers={"Allow": "GET, POST"})  # there is no part of it to read
+            set_refusal_headers(request, {"Allow": "GET, POST"})
+            raise Refusal("method_not_allowed", "What is at this path has no part that could be read alone.")
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
-        attach = protocol.Attach(request_id=request.path_params["request_id"], after=_after(request))
+        name, after = request.path_params["request_id"], _after(request)
+        attach = _codec.decode(msgspec.json.encode(protocol.Attach(request_id=name, after=after)))
+        assert isinstance(attach, protocol.Attach)
         caller = caller_of(request)
         work = self._work.of(caller)
         listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=_takes_over(request))

@@ -251,6 +251,7 @@ async def test_an_event_source_comes_again_also_where_its_first_connection_seems
     ("path", "status", "code"),
     [
         ("/v1/streams/nothing", 404, "unknown_request"),
+        ("/v1/streams/" + "n" * 129, 400, "invalid_frame"),
         ("/v1/streams/nothing?after=x", 400, "invalid_params"),
         ("/v1/streams/nothing?after=-2", 400, "invalid_params"),
         ("/v1/streams/nothing?after=99999999999", 400, "invalid_params"),
@@ -277,5 +278,9 @@ async def test_a_query_may_be_no_longer_than_anything_needs(server: Served, meth
 
 async def test_looking_at_the_headers_takes_nothing_from_anybody(server: Served) -> None:
     async with http(server) as client:
+        before = await server.metrics()
         looked = await client.head("/v1/streams/nothing")
+        after = await server.metrics()
     assert (looked.status_code, looked.headers["Allow"]) == (405, "GET, POST")
+    counted = 'midstream_refusals_total{code="method_not_allowed",endpoint="/v1/streams/{request_id}"}'
+    assert after[counted] - before.get(counted, 0) == 1
