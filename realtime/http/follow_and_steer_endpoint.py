@@ -24,7 +24,7 @@ from realtime.access.connection_limits import OpenConnections
 from realtime.codec import Codec
 from realtime.http import sse
 from realtime.http.bodies_and_headers import fields_of, query_of, read_body, request_id_header
-from realtime.http.guard import caller_of, holder_of, refusal_response, set_refusal_headers
+from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.held_bodies import held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
@@ -63,9 +63,6 @@ class StreamEndpoint:
         self._timeouts = timeouts
 
     async def follow(self, request: Request) -> Response:
-        if request.method == "HEAD":
-            set_refusal_headers(request, {"Allow": "GET, POST"})
-            raise Refusal("method_not_allowed", "What is at this path has no part that could be read alone.")
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
         name, after = request.path_params["request_id"], _after(request)
@@ -109,13 +106,13 @@ def routes(
     timeouts: SseTimeouts,
 ) -> list[Route | WebSocketRoute]:
     endpoint = StreamEndpoint(hub, credentials, work, most_bytes, timeouts)
+    follow = Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
+    (follow.methods or set()).discard("HEAD")  # which goes with GET elsewhere: here it would begin to follow
     return [
         holding_bodies(
             most_bytes, Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"])
         ),
-        *lasting(
-            connections, Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
-        ),
+        *lasting(connections, follow),
     ]
 
 
