@@ -249,7 +249,10 @@ async def test_too_many_headers_behind_a_body_end_the_connection() -> None:
         (b"Content-Length: 5\r\nTransfer-Encoding: chunked", 400, b"not both"),
         (b"Transfer-Encoding: chunked\r\nContent-Length: 5", 400, b"not both"),
         (b"Transfer-Encoding: gzip, chunked", 501, b"chunked"),
-        (b"no header", 400, b"not a valid HTTP request"),
+        (b"no header", 400, b"not a valid HTTP request: illegal header line.\n"),
+        (b"Authorization : Bearer ms_of_somebody", 400, b"not a valid HTTP request: illegal header line.\n"),
+        (b"Host: other", 400, b"not a valid HTTP request: found multiple Host: headers.\n"),
+        (b"Content-Length: 1\r\nContent-Length: 2", 400, b"request: conflicting Content-Length headers.\n"),
     ],
 )
 async def test_what_two_readers_could_read_differently_is_refused_and_its_connection_closed(
