@@ -43,6 +43,11 @@ from realtime.work_ledger import PayerWork
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
 TAKEN = Refusal("request_taken", "Somebody else reads this stream: a POST to the same path takes it over.")
+NOT_HERE = Refusal(
+    "unknown_request",
+    "There is no such request here. Where several servers share engines, a POST to the same path takes over "
+    "one that is at another.",
+)
 
 _codec = Codec(None)
 
@@ -234,12 +239,16 @@ class FollowResponse(Response):
                 )
                 return
         # 204 tells an EventSource that has had all of it to come no more.
-        none = Response(status_code=204) if listener.failure is None else _refused(listener.failure)
+        none = Response(status_code=204) if listener.failure is None else _refused(listener.failure, listener)
         await none(scope, receive, send)
 
 
-def _refused(refusal: Refusal) -> Response:
-    return refusal_response(TAKEN if refusal.code == TAKEN.code else refusal)
+def _refused(refusal: Refusal, listener: HttpListener) -> Response:
+    if refusal.code == TAKEN.code:
+        refusal = TAKEN
+    elif refusal.code == NOT_HERE.code and not listener.takes_over:
+        refusal = NOT_HERE
+    return refusal_response(refusal)
 
 
 class FollowSource(ListenerSource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
+from tests.server.gateways import Serve, gateways
 from tests.server.server_process import PATIENCE_S, Served
 
 ENDLESS: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
@@ -234,6 +236,21 @@ async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
                 pass
             assert told["code"] == "request_taken"
     await control(slow, "mine", type="cancel")
+
+
+async def test_at_another_gateway_a_get_takes_no_stream_from_its_reader_either(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with gateways(tmp_path, serve) as (first, second), running(first, "there", params=ENDLESS):
+        async with following(first, "/v1/streams/there") as reader, http(second) as client:
+            await reader.next("token")
+            told = await client.get("/v1/streams/there")
+            assert (told.status_code, told.json()["error"]["code"]) == (404, "unknown_request")
+            await reader.next("token")
+            async with following(second, "/v1/streams/there", "POST") as taker:
+                await taker.next("token")
+                assert (await reader.next("error"))["code"] == "request_taken"
+        await control(second, "there", type="cancel")
 
 
 async def test_an_event_source_comes_again_also_where_its_first_connection_seems_open(slow: Served) -> None:
