@@ -67,7 +67,7 @@ class Endpoints:
         self.connections = connections
         self.credentials = credentials
         timeouts = timeouts or SseTimeouts()
-        self._work = work = RequestWork(ledger)
+        self.work = work = RequestWork(ledger)
         self.openai = openai(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.streams = streams(hub, credentials, connections, work, limits.max_message_bytes, timeouts)
         self.open: dict[str, Connection] = {}  # by session_id
@@ -79,7 +79,7 @@ class Endpoints:
             websocket.close, CloseCode.NOT_AUTHENTICATED, "your key was revoked"
         )
         caller = caller_of(websocket)
-        work = self._work.of(caller)
+        work = self.work.of(caller)
         await serve(websocket, self._hub, caller, work, self._limits, self.open, self.observer)
 
     async def healthz(self, request: Request) -> Response:
@@ -103,7 +103,7 @@ class Endpoints:
     async def metrics(self, request: Request) -> Response:
         if self._metrics is None:
             return JSONResponse({"status": "this server counts nothing: see --metrics"}, 404)
-        return await self._work.brief_response(request, self._scraped(self._metrics))
+        return await self.work.brief_response(request, self._scraped(self._metrics))
 
     def _scraped(self, metrics: Metrics) -> Pieces[Response]:
         """Of thousands of streams: it takes its time, and is paid for."""
@@ -150,7 +150,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/asyncapi.json", document_endpoint(asyncapi.document)),
             Route("/openapi.json", document_endpoint(openapi.document)),
             WebSocketRoute("/{path:path}", no_websocket),
-            *pages(),  # they hold no secret
+            *pages(endpoints.work),  # they hold no secret
             observer=observer,
         ),
     ]

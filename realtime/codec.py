@@ -27,7 +27,7 @@ from midstream.protocol import (
     PastAdjust,
     PastInject,
 )
-from realtime.refusal import Refusal
+from realtime.refusal import Refusal, shortened
 from realtime.untyped import MOST_VALUES, most_values, too_many
 
 _FRAME_TYPES = get_args(protocol.ClientFrame)
@@ -145,7 +145,7 @@ class Codec:
         kind = None if tag is None else _BY_TAG.get(tag)
         if kind is None:
             said = (
-                f'"{tag[:64]}"'
+                f'"{shortened(tag)}"'
                 if tag is not None
                 else "(none given)"
                 if names.type is UNSET
@@ -195,7 +195,8 @@ def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refu
     if not path or message.startswith(("Object missing required field", "Object contains unknown field")):
         within = f" in `{path}`" if path else ""
         return Refusal(
-            code, f"{message.replace('Object missing required', 'Missing the')} of the {what}{within}."
+            code,
+            f"{shortened(message).replace('Object missing required', 'Missing the')} of the {what}{within}.",
         )
     expected = _expected(_type_at(kind, path))
     return Refusal(

@@ -16,6 +16,13 @@ HTTP_ERRORS = {
 }
 _ERRORS = ERRORS | HTTP_ERRORS
 
+_LONGEST_SAID = 128  # characters: as many as the longest name of anything has
+
+
+def shortened(said: str) -> str:
+    """What a peer said, as a sentence says it again: whole, unless it is too long to be anything's name."""
+    return said if len(said) <= _LONGEST_SAID else said[:_LONGEST_SAID] + "…"
+
 
 class Refusal(Exception):
     """A peer's mistake, or a limit it met: `message` says what is wrong, where, and what would be right.

@@ -150,7 +150,7 @@ class SocketConnection(asyncio.Protocol):
                 ssl_shutdown_timeout=limits.GOODBYE_S,
             )
         except OSError as error:
-            self._listener.note_refusal(str(error))
+            self._listener.note_refusal(str(error) or "it hung up before it had shaken hands")
         finally:
             self._encrypting = None
             if self._transport is None:

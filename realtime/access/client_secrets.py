@@ -22,6 +22,7 @@ from realtime.tenants.allowance import Holder
 LIFE_S = 30
 UNUSED_LIMIT = 10_000  # of a tenant: as many pages as may come at once when a gateway has died
 LENGTH = 32  # 190 bits
+LONGEST_ORIGIN = 300  # characters: of a name 253, and what is longer had no room where secrets lie
 
 
 class Shelf(Protocol):
@@ -55,10 +56,18 @@ class ClientSecrets:
                 f"{UNUSED_LIMIT} client secrets of yours are unused: use them, or wait until they expire.",
                 retry_after_ms=LIFE_S * 1000,
             )
+        if origin is not None and len(origin) > LONGEST_ORIGIN:
+            raise Refusal("invalid_params", f"`origin` may have {LONGEST_ORIGIN} characters at most.")
         secret = "mss_" + random_text(LENGTH)
-        self._issued[_name(secret)] = self._clock() + LIFE_S, holder.tenant
+        name = _name(secret)
+        # Before it lies there: many may be asked for at once.
+        self._issued[name] = self._clock() + LIFE_S, holder.tenant
         self._unused[holder.tenant] += 1
-        await self._shelf.leave(_name(secret), msgpack.encode(IssuedSecret(holder, origin)), LIFE_S)
+        try:
+            await self._shelf.leave(name, msgpack.encode(IssuedSecret(holder, origin)), LIFE_S)
+        except Refusal:
+            self._forget(name)
+            raise
         return secret
 
     async def redeem(self, secret: str) -> IssuedSecret | None:
@@ -67,15 +76,17 @@ class ClientSecrets:
             return None
         self._forget_old()
         name = _name(secret)
-        if (issued := self._issued.pop(name, None)) is not None:
-            self._unused[issued[1]] -= 1
+        self._forget(name)
         found = await self._shelf.collect(name)
         return None if found is None else msgpack.decode(found, type=IssuedSecret)
 
     def _forget_old(self) -> None:
         while self._issued and next(iter(self._issued.values()))[0] <= self._clock():
-            _, (_, tenant) = self._issued.popitem(last=False)
-            self._unused[tenant] -= 1
+            self._forget(next(iter(self._issued)))
+
+    def _forget(self, name: bytes) -> None:
+        if (issued := self._issued.pop(name, None)) is not None:
+            self._unused[issued[1]] -= 1
 
 
 def _name(secret: str) -> bytes:

@@ -43,6 +43,11 @@ from realtime.work_ledger import PayerWork
 NOT_STEERING = protocol.Start | protocol.Attach
 TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
 TAKEN = Refusal("request_taken", "Somebody else reads this stream: a POST to the same path takes it over.")
+NOT_HERE = Refusal(
+    "unknown_request",
+    "There is no such request here. Where several servers share engines, a POST to the same path takes over "
+    "one that is at another.",
+)
 
 _codec = Codec(None)
 
@@ -63,11 +68,11 @@ class StreamEndpoint:
         self._timeouts = timeouts
 
     async def follow(self, request: Request) -> Response:
-        if request.method == "HEAD":
-            return Response(status_code=405, headers={"Allow": "GET, POST"})  # there is no part of it to read
         if request.headers.get("last-event-id") == TAKEN_ID:
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
-        attach = protocol.Attach(request_id=request.path_params["request_id"], after=_after(request))
+        name, after = request.path_params["request_id"], _after(request)
+        attach = _codec.decode(msgspec.json.encode(protocol.Attach(request_id=name, after=after)))
+        assert isinstance(attach, protocol.Attach)
         caller = caller_of(request)
         work = self._work.of(caller)
         listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=_takes_over(request))
@@ -106,13 +111,13 @@ def routes(
     timeouts: SseTimeouts,
 ) -> list[Route | WebSocketRoute]:
     endpoint = StreamEndpoint(hub, credentials, work, most_bytes, timeouts)
+    follow = Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
+    (follow.methods or set()).discard("HEAD")  # which goes with GET elsewhere: here it would begin to follow
     return [
         holding_bodies(
             most_bytes, Route("/v1/streams/{request_id:name}/control", endpoint.control, methods=["POST"])
         ),
-        *lasting(
-            connections, Route("/v1/streams/{request_id:name}", endpoint.follow, methods=["GET", "POST"])
-        ),
+        *lasting(connections, follow),
     ]
 
 
@@ -234,12 +239,16 @@ class FollowResponse(Response):
                 )
                 return
         # 204 tells an EventSource that has had all of it to come no more.
-        none = Response(status_code=204) if listener.failure is None else _refused(listener.failure)
+        none = Response(status_code=204) if listener.failure is None else _refused(listener.failure, listener)
         await none(scope, receive, send)
 
 
-def _refused(refusal: Refusal) -> Response:
-    return refusal_response(TAKEN if refusal.code == TAKEN.code else refusal)
+def _refused(refusal: Refusal, listener: HttpListener) -> Response:
+    if refusal.code == TAKEN.code:
+        refusal = TAKEN
+    elif refusal.code == NOT_HERE.code and not listener.takes_over:
+        refusal = NOT_HERE
+    return refusal_response(refusal)
 
 
 class FollowSource(ListenerSource):

@@ -10,15 +10,19 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Message, Receive, Scope, Send
+
+from realtime.http.guard import caller_from
+from realtime.http.request_work import RequestWork
 
 # Named here, since the answer of `mimetypes` depends on the machine; a file of another kind is not there.
 KINDS = {
@@ -54,7 +58,7 @@ class PageConvertor(PathConvertor):
 register_url_convertor("page", PageConvertor())
 
 
-def routes() -> list[Route]:
+def routes(work: RequestWork) -> list[Route]:
     """To stand behind all others: the last one matches every path but the API's."""
     checkout = Path(__file__).parents[2]
     installed = Path(sys.prefix) / "share" / "midstream"
@@ -62,17 +66,19 @@ def routes() -> list[Route]:
     for web, sdk in places:
         if (web / "index.html").is_file():
             return [
-                Route("/sdk/{path:path}", Folder(sdk), methods=["GET"]),
-                Route("/{path:page}", Folder(web), methods=["GET"]),
+                Route("/sdk/{path:path}", Folder(sdk, work), methods=["GET"]),
+                Route("/{path:page}", Folder(web, work), methods=["GET"]),
             ]
     return []
 
 
 class Folder(StaticFiles):
-    """The files of a folder that are of a kind we serve: no listings, and no other file that lies there."""
+    """The files of a folder that are of a kind we serve: no listings, and no other file that lies there. What
+    is not there is for whoever answers for unknown paths to say."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, work: RequestWork) -> None:
         super().__init__(directory=folder, check_dir=False)
+        self._work = work
         self._contents: dict[PathLike, tuple[int, bytes]] = {}  # when it was written, and what it held then
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,19 +87,20 @@ class Folder(StaticFiles):
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        try:
-            await super().__call__(scope, receive, send_with_headers)
-        except HTTPException as refused:
-            answer = PlainTextResponse(refused.detail, refused.status_code, headers=refused.headers)
-            await answer(scope, receive, send_with_headers)
+        await super().__call__(scope, receive, send_with_headers)
 
     def get_path(self, scope: Scope) -> str:
         path = str(scope["path_params"]["path"])
         if len(path) > LONGEST_PATH:
-            raise HTTPException(404)
+            raise _not_there()
         return os.path.normpath(path)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
+        """Paid for by whoever asks, beside the answer."""
+        payer = self._work.of(caller_from(scope, scope["path"]))
+        return await payer.do(partial(self._response, path, scope))
+
+    def _response(self, path: str, scope: Scope) -> Response:
         """At once: starlette looks for each file in threads, which costs several times what a look does."""
         try:
             found, stat_result = self.lookup_path(path)
@@ -102,7 +109,7 @@ class Folder(StaticFiles):
         except (OSError, ValueError):  # no file has such a name
             stat_result = None
         if stat_result is None or not stat.S_ISREG(stat_result.st_mode):
-            raise HTTPException(404)
+            raise _not_there()
         return self.file_response(found, stat_result, scope)
 
     def file_response(
@@ -110,7 +117,7 @@ class Folder(StaticFiles):
     ) -> Response:
         kind = KINDS.get(Path(full_path).suffix)
         if kind is None:
-            raise HTTPException(404)
+            raise _not_there()
         response = super().file_response(full_path, stat_result, scope, status_code)
         if isinstance(response, FileResponse):  # it would stay open for as long as its reader likes
             headers = {name: response.headers[name] for name in KEPT_HEADERS}
@@ -121,3 +128,7 @@ class Folder(StaticFiles):
         if path not in self._contents or self._contents[path][0] != stat_result.st_mtime_ns:
             self._contents[path] = stat_result.st_mtime_ns, Path(path).read_bytes()
         return self._contents[path][1]
+
+
+def _not_there() -> HTTPException:
+    return HTTPException(404, headers=HEADERS)

@@ -33,7 +33,8 @@ def no_endpoint(observer: Observer) -> Callable[[Request, Exception], Awaitable[
         allowed = ", ".join(_allowed(request)) if error.status_code == 405 else ""
         refusal = _refusal(error.status_code, allowed)
         observer.refused(refusal.code, caller_from(request.scope, NO_ENDPOINT))
-        return error_response(refusal, {"Allow": allowed} if allowed else {})
+        headers = {**(error.headers or {})} | ({"Allow": allowed} if allowed else {})
+        return error_response(refusal, headers)
 
     return refuse
 

@@ -64,8 +64,11 @@ class Adoptions:
         self._keepers = keepers
         self._window = window
 
-    def may_be_found(self, key: StreamKey, frame: StreamFrame) -> bool:
-        """Whether a frame may be for a stream that is elsewhere."""
+    def may_be_found(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
+        """Whether a frame may be for a stream that is elsewhere, and may have it from whoever listens to it
+        there."""
+        if not listener.takes_over:
+            return False
         match frame:
             case protocol.Start(on_disconnect="cancel"):
                 return False

@@ -55,7 +55,11 @@ class Deposits:
             answer = await self._ask([engine], lambda number: api.Deposit(number, name, what, for_s))
             kept = answer is not None
         if not kept:
-            raise Refusal("overloaded", "What is to keep this has no room for it.", retry_after_ms=1000)
+            raise Refusal(
+                "overloaded",
+                "The engine that was to keep this for other gateways has not said that it does: ask again.",
+                retry_after_ms=1000,
+            )
 
     async def collect(self, name: bytes) -> bytes | None:
         """It is nobody else's from now on."""

@@ -182,7 +182,7 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
-        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame)
+        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame, listener)
         try:
             free_values.check(frame)
             if not waits:
@@ -362,7 +362,7 @@ class Hub:
         self.flush()
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
-        if self._adoptions.may_be_found(key, frame):
+        if self._adoptions.may_be_found(key, frame, listener):
             await self._adoptions.find(key, frame, listener)
 
     def settle(self, key: StreamKey) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from realtime.refusal import Refusal
+from realtime.refusal import Refusal, shortened
 from realtime.text.served_model import ServedModel
 
 LoadState = Literal["cold", "loading", "ready", "unloading"]
@@ -79,7 +79,7 @@ class Models:
         found = self._known.get(name) or self._aliases.get(name)
         if found is None:
             names = ", ".join(f'"{known}"' for known in self._known)
-            raise Refusal("unknown_model", f'There is no model "{name}"; this server has {names}.')
+            raise Refusal("unknown_model", f'There is no model "{shortened(name)}"; this server has {names}.')
         return found
 
     def named(self, name: str) -> KnownModel | None:

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import responses as phrases
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -236,6 +236,8 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._leave()
         super().handle_websocket_upgrade(event)
+        if behind := self.conn.trailing_data[0]:
+            cast(asyncio.Protocol, self.transport.get_protocol()).data_received(behind)
 
     @property
     def _body_is_late(self) -> bool:

@@ -14,10 +14,11 @@ import h11
 
 MOST_HEADERS = 128
 _SENTENCES = {
-    431: "The head of this request is longer than the {limit} bytes that it may have.",
+    431: "The head of this request, or of a chunk in it, is longer than the {limit} bytes that it may have.",
     501: "Of transfer codings this server knows `chunked` alone.",
 }
-_NO_REQUEST = "This is not a valid HTTP request."
+_NO_REQUEST = "This is not a valid HTTP request: {why}."
+_SENT = re.compile(r":? (?:bytearray\()?b['\"]")  # so begins what was sent where h11 says it again
 _END = re.compile(rb"\n\r?\n")  # of a head, as h11 finds it
 
 
@@ -63,8 +64,14 @@ class RequestParser(h11.Connection):
 
     def _explained(self, error: h11.RemoteProtocolError) -> RequestProblem:
         status = error.error_status_hint
-        said = _SENTENCES.get(status, _NO_REQUEST).format(limit=self._limit_bytes)
+        said = _SENTENCES.get(status, _NO_REQUEST).format(limit=self._limit_bytes, why=_why(error))
         return RequestProblem(said, error_status_hint=status)
+
+
+def _why(error: h11.RemoteProtocolError) -> str:
+    """As h11 says it, but for what was sent: a key may stand there."""
+    why = _SENT.split(str(error))[0]
+    return why[:1].lower() + why[1:]
 
 
 def _too_many(where: str) -> RequestProblem:

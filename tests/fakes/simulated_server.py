@@ -217,7 +217,7 @@ class SimulatedServer:
             **({"max_streams": size.slots} | limits),
         )
         if keeps:
-            self.hub._adoptions.may_be_found = lambda key, frame: False  # type: ignore[method-assign]
+            self.hub._adoptions.may_be_found = lambda *asked: False  # type: ignore[method-assign]
         self.frames: dict[str, StreamFrame] = {}  # all that were ever sent, by ref
         self.foreign: set[str | None] = set()  # refs of frames about a stream that another listens to
         self.refused: set[str | None] = set()  # refs of frames that some listener was told no about

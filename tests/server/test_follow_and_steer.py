@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +13,7 @@ import httpx2
 import pytest
 from websockets.asyncio.client import connect
 
+from tests.server.gateways import Serve, gateways
 from tests.server.server_process import PATIENCE_S, Served
 
 ENDLESS: dict[str, Any] = {"max_tokens": 4000, "ignore_eos": True}
@@ -236,6 +238,21 @@ async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
     await control(slow, "mine", type="cancel")
 
 
+async def test_at_another_gateway_a_get_takes_no_stream_from_its_reader_either(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with gateways(tmp_path, serve) as (first, second), running(first, "there", params=ENDLESS):
+        async with following(first, "/v1/streams/there") as reader, http(second) as client:
+            await reader.next("token")
+            told = await client.get("/v1/streams/there")
+            assert (told.status_code, told.json()["error"]["code"]) == (404, "unknown_request")
+            await reader.next("token")
+            async with following(second, "/v1/streams/there", "POST") as taker:
+                await taker.next("token")
+                assert (await reader.next("error"))["code"] == "request_taken"
+        await control(second, "there", type="cancel")
+
+
 async def test_an_event_source_comes_again_also_where_its_first_connection_seems_open(slow: Served) -> None:
     async with (
         running(slow, "seems lost", params=ENDLESS),
@@ -251,6 +268,7 @@ async def test_an_event_source_comes_again_also_where_its_first_connection_seems
     ("path", "status", "code"),
     [
         ("/v1/streams/nothing", 404, "unknown_request"),
+        ("/v1/streams/" + "n" * 129, 400, "invalid_frame"),
         ("/v1/streams/nothing?after=x", 400, "invalid_params"),
         ("/v1/streams/nothing?after=-2", 400, "invalid_params"),
         ("/v1/streams/nothing?after=99999999999", 400, "invalid_params"),
@@ -277,5 +295,9 @@ async def test_a_query_may_be_no_longer_than_anything_needs(server: Served, meth
 
 async def test_looking_at_the_headers_takes_nothing_from_anybody(server: Served) -> None:
     async with http(server) as client:
+        before = await server.metrics()
         looked = await client.head("/v1/streams/nothing")
+        after = await server.metrics()
     assert (looked.status_code, looked.headers["Allow"]) == (405, "GET, POST")
+    counted = 'midstream_refusals_total{code="method_not_allowed",endpoint="none"}'
+    assert after[counted] - before.get(counted, 0) == 1

@@ -372,7 +372,9 @@ async def test_a_request_that_is_no_handshake_is_refused(request_bytes: bytes, s
         assert (await peer.read_rest()).startswith(b"HTTP/1.1 " + status)
 
 
-async def test_a_client_that_does_not_wait_for_the_answer_is_dropped() -> None:
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_client_that_does_not_wait_for_the_answer_is_dropped(at_once: bool) -> None:
+    """Also where what it sends too soon comes in one packet with its request: nobody would answer it."""
     events = Events()
 
     async def hesitates(scope: Scope, receive: Receive, send: Send) -> None:
@@ -380,9 +382,11 @@ async def test_a_client_that_does_not_wait_for_the_answer_is_dropped() -> None:
         events.add(await receive())
 
     async with serving(hesitates) as server, raw_socket(server) as peer:
-        await peer.send(upgrade())
+        soon = masked(Opcode.TEXT, b"too soon")
+        await peer.send(upgrade() + soon if at_once else upgrade())
         assert (await events.next())["type"] == "websocket.connect"
-        await peer.frame(Opcode.TEXT, b"too soon")
+        if not at_once:
+            await peer.send(soon)
         assert (await events.next())["code"] == 1006
 
 

@@ -98,11 +98,12 @@ async def test_whoever_says_nothing_is_told_nothing() -> None:
 
 async def test_bytes_that_come_one_by_one_win_no_time() -> None:
     async with serving(hello, http_limits=HASTY) as server, raw_socket(server) as peer:
-        end = asyncio.create_task(peer.read_rest())
-        while not end.done():
+        # Not to the end of the connection: what is sent too late resets it.
+        answered = asyncio.create_task(peer.read_response())
+        while not answered.done():
             await peer.send(b"G")
-            await asyncio.wait([end], timeout=0.01)
-        assert (await end).startswith(b"HTTP/1.1 408 ")
+            await asyncio.wait([answered], timeout=0.01)
+        assert (await answered).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_the_second_request_of_a_connection_has_the_same_time_as_the_first() -> None:
@@ -248,7 +249,10 @@ async def test_too_many_headers_behind_a_body_end_the_connection() -> None:
         (b"Content-Length: 5\r\nTransfer-Encoding: chunked", 400, b"not both"),
         (b"Transfer-Encoding: chunked\r\nContent-Length: 5", 400, b"not both"),
         (b"Transfer-Encoding: gzip, chunked", 501, b"chunked"),
-        (b"no header", 400, b"not a valid HTTP request"),
+        (b"no header", 400, b"not a valid HTTP request: illegal header line.\n"),
+        (b"Authorization : Bearer ms_of_somebody", 400, b"not a valid HTTP request: illegal header line.\n"),
+        (b"Host: other", 400, b"not a valid HTTP request: found multiple Host: headers.\n"),
+        (b"Content-Length: 1\r\nContent-Length: 2", 400, b"request: conflicting Content-Length headers.\n"),
     ],
 )
 async def test_what_two_readers_could_read_differently_is_refused_and_its_connection_closed(
@@ -370,6 +374,21 @@ async def test_one_whose_request_waits_for_its_turn_is_not_awaited_itself() -> N
         await peer.read_response()
         assert await peer.read(5) == b"hello"
         assert len(server.http.pending) == 1
+
+
+async def test_who_ends_their_half_of_the_connection_has_gone_away() -> None:
+    heard = asyncio.Event()
+
+    async def waits(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        heard.set()
+
+    async with serving(waits) as server, raw_socket(server) as peer:
+        await peer.send(WHOLE)
+        peer.socket.shutdown(socket.SHUT_WR)
+        await asyncio.wait_for(heard.wait(), 10)
+        assert await peer.read_rest() == b""
 
 
 async def test_who_asks_pays_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,14 @@ from typing import Any
 import anyio.to_thread
 import pytest
 from starlette.applications import Starlette
+from starlette.types import Message
 
-from realtime.http.pages import Folder, routes
+from realtime.http.pages import Folder
+from realtime.http.pages import routes as pages
+from realtime.http.request_work import RequestWork
+from realtime.hub.observers import Caller
+from realtime.work_budget import BURST_S
+from tests.fakes.work_clock import a_millisecond_a_piece
 from tests.server.asgi_app_server import raw_socket, serving
 
 pytestmark = pytest.mark.asyncio
@@ -33,7 +39,7 @@ def open_files() -> list[str]:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists open files by Linux's /proc")
 async def test_whoever_reads_nothing_of_a_file_keeps_none_open() -> None:
-    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+    async with serving(Starlette(routes=pages(RequestWork()))) as server, raw_socket(server) as peer:
         await peer.send(b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % LARGE.encode() * MANY)
         while not len(server.http.unread):  # noqa: ASYNC110 - a plain number, that tells nobody
             await asyncio.sleep(0)
@@ -52,7 +58,7 @@ async def test_a_path_of_thousands_of_folders_is_not_looked_for(monkeypatch: pyt
         return "", None
 
     monkeypatch.setattr(Folder, "lookup_path", nowhere)
-    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+    async with serving(Starlette(routes=pages(RequestWork()))) as server, raw_socket(server) as peer:
         for path in (b"/" + b"a/" * 7000, b"/sdk/" + b"a/" * 7000):
             await peer.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
             assert (await peer.read_response()).startswith(b"HTTP/1.1 404 ")
@@ -72,7 +78,7 @@ async def test_a_path_of_thousands_of_folders_is_not_looked_for(monkeypatch: pyt
     ],
 )
 async def test_no_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch, path: str, status: int) -> None:
-    """They cost several times what an answer counts as, which is all that whoever asks pays for."""
+    """They cost several times what an answer counts as, and nobody would pay for what they do."""
     waited_for: list[object] = []
     begin = anyio.to_thread.run_sync
 
@@ -80,7 +86,7 @@ async def test_no_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch, path: st
         waited_for.append(what)
         return await begin(what, *given)
 
-    async with serving(Starlette(routes=routes())) as server, raw_socket(server) as peer:
+    async with serving(Starlette(routes=pages(RequestWork()))) as server, raw_socket(server) as peer:
         for _ in range(2):  # whether the folder is there is looked at once
             monkeypatch.setattr(anyio.to_thread, "run_sync", noted)
             waited_for.clear()
@@ -91,3 +97,29 @@ async def test_no_thread_is_waited_for(monkeypatch: pytest.MonkeyPatch, path: st
             assert length is not None
             await peer.read(int(length[1]))
     assert waited_for == []
+
+
+async def test_whoever_asks_for_a_file_pays_for_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept = a_millisecond_a_piece(monkeypatch)
+    work = RequestWork()
+    app = Starlette(routes=pages(work))
+    asked = int(BURST_S * 1000) + 50
+    for path in ["/main.js", "/nothing"] * (asked // 2):
+        await answered(app, path)
+    assert sum(slept) > 0, "what goes beyond a burst is waited for"
+    assert work.of(Caller("http", address="10.0.0.1")).debt_s > 0
+
+
+async def answered(app: Starlette, path: str) -> None:
+    scope = {
+        "type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "root_path": "",
+        "client": ("10.0.0.1", 1),
+    }  # fmt: skip
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    await app(scope, receive, send)

@@ -84,6 +84,9 @@ def said(guarded: Guarded, request: bytes) -> bytes:
         ("POST", "/v1/embeddings", 404, "not_found"),
         ("GET", "/v1/embeddings", 404, "not_found"),
         ("DELETE", "/v1/", 404, "not_found"),
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", "/sdk/nothing.js", 404, "not_found"),
+        ("GET", "/vendor/uplot/LICENSE", 404, "not_found"),
         ("POST", "/v1/completions/", 404, "not_found"),
         ("POST", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
@@ -108,7 +111,7 @@ def test_a_path_or_method_that_is_not_there_is_refused_in_json(
     [
         ("/v1/models", "GET, HEAD"),
         ("/v1/models/toy", "GET, HEAD, POST"),
-        ("/v1/streams/x", "GET, HEAD, POST"),
+        ("/v1/streams/x", "GET, POST"),
         ("/v1/chat/completions", "POST"),
         ("/healthz", "GET, HEAD"),
     ],

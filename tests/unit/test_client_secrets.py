@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from realtime.access.client_secrets import LIFE_S, UNUSED_LIMIT
+from realtime.access import client_secrets
+from realtime.access.client_secrets import LIFE_S, LONGEST_ORIGIN, UNUSED_LIMIT, ClientSecrets
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 from tests.fakes.credentials import own_secrets
@@ -53,3 +54,37 @@ async def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room()
     clock.advance(LIFE_S)
     for _ in range(UNUSED_LIMIT):
         await secrets.issue(ALICE, None)
+
+
+class FullShelf:
+    async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
+        raise Refusal("overloaded", "Nobody keeps this.", retry_after_ms=1000)
+
+    async def collect(self, name: bytes) -> bytes | None:
+        return None
+
+
+async def test_a_secret_that_nobody_keeps_is_none_and_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_secrets, "UNUSED_LIMIT", 1)
+    secrets = ClientSecrets(FullShelf(), Clock())
+    for _ in range(3):
+        with pytest.raises(Refusal, match="Nobody keeps this"):
+            await secrets.issue(ALICE, APP)
+
+
+async def test_an_origin_that_no_page_has_is_refused_and_not_to_be_sent_again() -> None:
+    secrets = own_secrets()
+    await secrets.issue(ALICE, "o" * LONGEST_ORIGIN)
+    with pytest.raises(Refusal) as caught:
+        await secrets.issue(ALICE, "o" * (LONGEST_ORIGIN + 1))
+    assert caught.value.code == "invalid_params"
+
+
+async def test_where_an_origin_is_as_long_as_it_may_be_it_has_room_with_any_holder() -> None:
+    """As long as their names and digests may be; a header is of bytes, each of which may be two of UTF-8."""
+    secrets = own_secrets()
+    longest = Holder("t" * 64, "d" * 64, admin=True, metrics=True, name="n" * 64)
+    secret = await secrets.issue(longest, "é" * LONGEST_ORIGIN)
+    issued = await secrets.redeem(secret)
+    assert issued is not None
+    assert issued.holder == longest

@@ -135,6 +135,13 @@ def test_a_parameter_out_of_range_is_named_with_its_range(
 
 
 @CODECS
+def test_a_field_that_is_none_is_said_again_only_as_long_as_any_is(codec: Codec) -> None:
+    refusal = refused(codec, packed(codec, start(params={"grammar": {"regex": "a", "g" * 100_000: 1}})))
+    assert refusal.message.endswith("g… of the start frame in `params.grammar`.")
+    assert len(refusal.message) < 200
+
+
+@CODECS
 @pytest.mark.parametrize("bad", [101, -101, "1", None])
 def test_a_bias_out_of_range_is_named_with_its_range(codec: Codec, bad: Any) -> None:
     refusal = refused(codec, packed(codec, start(params={"logit_bias": {"5": bad}})))
@@ -207,6 +214,7 @@ def test_a_bias_of_a_token_beyond_64_bits_is_refused_where_those_cannot_be_said(
             '`messages[0].content[0].type` of the start frame must be one of "text"',
         ),
         ({"type": "sing"}, 'Unknown frame type "sing"; known are adjust, amend, approve'),
+        ({"type": "s" * 100_000}, f'Unknown frame type "{"s" * 128}…"; known are adjust'),
         ({"type": 5}, "Unknown frame type (no string)"),
         ({}, "Unknown frame type (none given)"),
         ([], "object with a `type`"),

@@ -111,10 +111,10 @@ async def test_what_an_engine_does_not_take_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(shared, "ANSWER_S", 0.01)
     fleet = Engines(1)
     gateway = fleet.gateway()
-    with pytest.raises(Refusal, match="no room"):
+    with pytest.raises(Refusal, match="has not said that it does"):
         await gateway.deposits.leave(b"name", bytes(MOST_BYTES), 10)
     fleet.deaf = {0}
-    with pytest.raises(Refusal, match="no room"):
+    with pytest.raises(Refusal, match="has not said that it does"):
         await gateway.deposits.leave(b"name", b"what", 10)
 
 

@@ -80,6 +80,11 @@ def test_an_unknown_model_is_refused_with_those_that_there_are(listener: Recordi
     )
 
 
+def test_a_name_that_is_no_models_is_said_again_in_part(listener: RecordingListener) -> None:
+    listener.send(start("a", model="m" * 100_000))
+    assert listener.error().message == f'There is no model "{"m" * 128}…"; this server has "toy", "other".'
+
+
 def test_one_models_death_is_nothing_to_another(server: SimulatedServer, listener: RecordingListener) -> None:
     for name in ("toy", "other"):
         listener.send(start(name, model=name, params=SHORT, credit=PLENTY))

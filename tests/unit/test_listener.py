@@ -698,6 +698,18 @@ def test_who_does_not_shake_hands_is_hung_up_on(
 
 
 @pytest.mark.parametrize("door", ["tls"], indirect=True)
+def test_who_hangs_up_on_the_handshake_is_said_to_have(
+    engine: SimulatedEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    with bare_connection(engine) as stranger:
+        stranger.sendall(b"\x16\x03\x01")  # the beginning of one
+        stranger.shutdown(socket.SHUT_WR)
+        assert Gateway(stranger).hear() is None
+    engine.leave()  # it has said all that it says
+    assert "a connection is refused: it hung up" in caplog.text
+
+
+@pytest.mark.parametrize("door", ["tls"], indirect=True)
 @pytest.mark.parametrize(
     ("by", "why"), [("", "did not return a certificate"), ("others", "certificate verify failed")]
 )

@@ -23,6 +23,7 @@ from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
+LONG = "f" * 100_000
 
 
 def chat(**fields: Any) -> list[Start]:
@@ -385,6 +386,17 @@ def test_errors_are_those_that_openais_clients_know(
     error = error_object(refusal)["error"]
     assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
     assert error.get("retry_after_ms") == refusal.retry_after_ms
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{LONG: 1}, {"stream_options": {LONG: 1}}, {"messages": [{"role": "user", "content": "a", LONG: 1}]}],
+)
+def test_a_field_is_told_again_only_as_long_as_any_is(asked: dict[str, Any]) -> None:
+    with pytest.raises(FieldRefusal) as caught:
+        read(ChatBody, msgspec.json.encode({"messages": MESSAGES} | asked))
+    assert len(msgspec.json.encode(error_object(caught.value))) < 1000
+    assert "fffff" in caught.value.message
 
 
 @pytest.mark.parametrize("value", ["1", "null"])

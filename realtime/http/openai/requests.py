@@ -32,7 +32,7 @@ from midstream.protocol import (
 from realtime.codec import explain_error
 from realtime.http.bodies_and_headers import fields_of
 from realtime.http.openai.errors import FieldRefusal
-from realtime.refusal import Refusal
+from realtime.refusal import Refusal, shortened
 from realtime.untyped import MOST_VALUES, most_values, too_many
 
 CHOICE_LIMIT, MESSAGE_LIMIT = 128, 4096  # of one request
@@ -207,9 +207,7 @@ def read(kind: type[B], data: bytes) -> B:
 def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
     for name in asked.keys() - set(kind.__struct_fields__):
         if name not in _HARMLESS:
-            raise FieldRefusal(
-                name, f"`{name}` is not supported by this server: leave it out.", "unsupported"
-            )
+            raise _unsupported(name)
         if not _HARMLESS[name](asked[name]):
             raise FieldRefusal(
                 name, f"`{name}` is not supported with this value: leave it out.", "unsupported"
@@ -249,6 +247,10 @@ def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:
         return turn
     said = {name: value for name, value in whole.items() if name == "content" or value not in _NOTHING}
     for name in said.keys() - set(Turn.__struct_fields__):
-        param = f"messages[{at}].{name}"
-        raise FieldRefusal(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
+        raise _unsupported(f"messages[{at}].{name}")
     return said
+
+
+def _unsupported(field: str) -> FieldRefusal:
+    param = shortened(field)
+    return FieldRefusal(param, f"`{param}` is not supported by this server: leave it out.", "unsupported")
