@@ -194,6 +194,39 @@ async def test_who_hangs_up_is_heard_to(peers: Peers) -> None:
             await peers.opened(address)
 
 
+async def test_what_cannot_be_taken_in_here_is_logged_and_ends_the_link(
+    peers: Peers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a mistake of ours."""
+
+    def fail(news: object) -> None:
+        raise ZeroDivisionError
+
+    closed = asyncio.Event()
+    said = body(api.StepOutput(1, [], api.Stats()))
+    async with peers.answering(body(HELLO), said) as address:
+        engine = peers.watched(address)
+        async with asyncio.timeout(10):
+            await engine.open(fail, lambda _: closed.set(), answer_s=1000, start_silence_s=1000)
+            await closed.wait()
+        await engine.close()
+    assert "ZeroDivisionError" in caplog.text
+    assert engine.failure is None, "it is no fault of the engine's"
+
+
+@pytest.mark.parametrize("peers", [""], indirect=True)
+async def test_who_says_nothing_and_hangs_up_is_said_to(peers: Peers, tmp_path: Path) -> None:
+    """As an engine whose connections are encrypted, to whom that is not said."""
+    says = "it ends the connection before it says anything"
+    async with peers.answering(hangs_up=True) as address:
+        with pytest.raises(EngineFailed, match=f"{says}, as where what goes there is to be encrypted"):
+            await peers.opened(address)
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "engine")
+    async with server:
+        with pytest.raises(EngineFailed, match=f"{says}$"):
+            await peers.opened(f"unix:{tmp_path}/engine")
+
+
 async def test_where_nobody_listens_the_error_says_so(peers: Peers) -> None:
     async with peers.answering() as address:
         pass
