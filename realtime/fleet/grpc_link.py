@@ -25,13 +25,13 @@ from realtime.fleet.address import Address
 from realtime.fleet.socket_link import WHERE_CERTIFICATES_DIFFER, WHERE_IT_IS_TO_BE_ENCRYPTED
 from realtime.fleet.watched_engine import Hear
 
-log = logging.getLogger(__name__)
-
 # It reads these when it is imported. What it logs comes as errors, too, once; and its own event engine wakes
 # three threads for a message, where the poller that it had before wakes one, for 0.6 of the processor's time.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 import grpc
+
+log = logging.getLogger(__name__)
 
 OPTIONS = [
     ("grpc.max_receive_message_length", api.LARGEST_NEWS),
