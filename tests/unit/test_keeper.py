@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
+from asyncio.subprocess import PIPE
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from engine.api import Outline
 from keeper import addresses_file, command, fleet
+from keeper.addresses_file import AddressesFileError
 from keeper.agent import Agent
 from keeper.autoscaler import Autoscaler
 from keeper.fleet import Fleet
@@ -314,7 +316,20 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
 ) -> None:
     monkeypatch.setattr(ray_agent, "AGENT", "tests.fakes.talking_agent")
     monkeypatch.setattr(ray_agent, "find_spec", lambda name: True)
-    monkeypatch.setattr(ray_agent, "FIRST_WAIT_S", 0.0)
+    waits = list[str]()
+
+    class Backoff:
+        def __init__(self, **_: float) -> None:
+            pass
+
+        def next_s(self) -> float:
+            waits.append("waits")
+            return 0.0
+
+        def reset(self) -> None:
+            waits.append("it went well")
+
+    monkeypatch.setattr(ray_agent, "Backoff", Backoff)
     told = asyncio.Queue[Placement]()
     agent = RayAgent("127.0.0.1:1", tmp_path / "engines")
     looks = itertools.count(1)
@@ -332,6 +347,34 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
     assert (
         "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
     )
+    assert waits[:3] == ["it went well", "waits", "it went well"], "by what is no news it did not"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "why"),
+    [
+        (b'{"a": 7}\n', 1, "what hears the gateway has died, and its process ends"),
+        (b"\xff\xfe\n", 1, "what hears the gateway has died, and its process ends"),
+        (b"", 0, "there is no Ray at 127.0.0.1:1"),
+    ],
+)
+async def test_an_agent_that_does_not_hear_its_gateway_any_more_ends(
+    tmp_path: Path, said: bytes, status: int, why: str
+) -> None:
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "keeper.agent", "127.0.0.1:1", str(tmp_path / "engines"), "g"]
+    agent = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    if not said:
+        await agent.stdout.readuntil(why.encode())
+        agent.stdin.close()
+    else:
+        agent.stdin.write(said)
+    async with asyncio.timeout(60):
+        lines = await agent.stdout.read()
+        assert await agent.wait() == status
+    assert not said or why in lines.decode()
 
 
 # -- what is told ----------------------------------------------------------------------------------
@@ -406,8 +449,15 @@ def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) 
     before = file.stat().st_ino
     addresses_file.write(file, ["10.0.0.7:7000", "10.0.0.8:7000"])
     assert file.stat().st_ino == before
+    file.write_bytes(b"\xff")
     addresses_file.write(file, [])
     assert (file.read_text(), list(tmp_path.iterdir())) == ("", [file])
+
+
+def test_a_file_of_addresses_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "engines"
+    with pytest.raises(AddressesFileError, match=f"the file {file} cannot be written: No such file"):
+        addresses_file.write(file, ["10.0.0.7:7000"])
 
 
 @pytest.mark.parametrize(
