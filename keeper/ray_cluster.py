@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +52,8 @@ def driver_of(address: str, command: str) -> Iterator[RayCluster]:
     """For as long as the command runs, which alone has the fleet in hand; what it makes stays. Raises
     PlanError where another has it."""
     ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    # It ends as by Ctrl-C. Ray's own handler would say where in the code that was, and end it at once.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with _in_hand(f"{command}, process {os.getpid()} on {socket.gethostname()}"):
             yield RayCluster()

@@ -153,6 +153,17 @@ def test_a_roll_stops_at_the_first_engine_that_does_not_start() -> None:
     assert set(engines.started) == {"a#0", "a#1", "a#2"}
 
 
+def test_a_roll_ends_what_one_that_was_killed_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the room for which the next one waits."""
+    monkeypatch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
+    keeper, engines, _ = keeping(room=2)
+    keeper.follow(plan(a=1, b=1))
+    engines.start("a#1", ONE_CPU, ["a"], "")
+    engines.start("a#2", ONE_CPU, ["a"], "")
+    rolled(keeper, ["a"])
+    assert engines.done[4:] == ["-a#2 which was nowhere", "-a#1 which was nowhere", "+a#1", "-a#0"]
+
+
 def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
     keeper, engines, _ = keeping(room=1)
     keeper.follow(plan(a=2))
