@@ -511,6 +511,19 @@ def test_what_is_wrong_with_gateways_options_is_said_before_any_starts(
     assert says in capsys.readouterr().err
 
 
+def test_a_command_where_no_machine_of_rays_is_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from keeper.ray_cluster import driver_of
+
+    def nowhere(*_: object, **__: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.7:6379")
+
+    monkeypatch.setattr(ray, "init", nowhere)
+    says = "no machine of the Ray at 10.0.0.7:6379 is here, and `midstream fleet up` has to be said on one"
+    with pytest.raises(PlanError, match=says), driver_of("10.0.0.7:6379", "`midstream fleet up`"):
+        raise AssertionError
+
+
 def test_in_a_job_of_rays_it_is_the_jobs_own(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray")
     assert command.main(["status"], {"RAY_ADDRESS": "127.0.0.1:1"}) == 1
