@@ -4,10 +4,12 @@ not."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from engine.grpc_frames import METHOD, SERVICE, shown, wrapped
 from realtime.certificates import Certificates
 from realtime.config import Options
 from realtime.fleet import places, socket_link
+from realtime.fleet.address import Address
+from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
 from tests.fakes.certificates import Authority
 from tests.fakes.engine_links import HELLO
@@ -225,6 +229,21 @@ async def test_who_says_nothing_and_hangs_up_is_said_to(peers: Peers, tmp_path: 
     async with server:
         with pytest.raises(EngineFailed, match=f"{says}$"):
             await peers.opened(f"unix:{tmp_path}/engine")
+
+
+def test_a_connection_may_be_cut_at_any_byte_and_what_came_whole_is_heard_once() -> None:
+    said = [HELLO, api.StepOutput(1, [api.News(7, tokens=[5])], api.Stats()), api.Leaving()]
+    ends = list(itertools.accumulate(len(api.encoded(message)) for message in said))
+    data = b"".join(map(api.encoded, said))
+    for cut, by in itertools.product(range(1, len(data) + 1), (1, len(data))):
+        heard, closed = list[api.AnyMessage](), itertools.count()
+        address = Address("unix:/nowhere")
+        link = SocketLink(address, "", Certificates("", "", ""), heard.extend, partial(next, closed))
+        for at in range(0, cut, by):
+            link.data_received(data[at : min(at + by, cut)])
+        link.connection_lost(None)
+        assert heard == said[: sum(end <= cut for end in ends)]
+        assert next(closed) == 1
 
 
 async def test_where_nobody_listens_the_error_says_so(peers: Peers) -> None:
