@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import sys
 from asyncio.subprocess import PIPE
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -522,6 +524,34 @@ def test_a_command_where_no_machine_of_rays_is_says_so(monkeypatch: pytest.Monke
     says = "no machine of the Ray at 10.0.0.7:6379 is here, and `midstream fleet up` has to be said on one"
     with pytest.raises(PlanError, match=says), driver_of("10.0.0.7:6379", "`midstream fleet up`"):
         raise AssertionError
+
+
+def test_a_command_that_hears_sigterm_gives_the_fleet_out_of_hand_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray")
+    from keeper import ray_cluster
+
+    done = list[str]()
+
+    @contextmanager
+    def in_hand(who: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            done.append("it is in hand no more")
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: done.append("Ray is left"))
+    monkeypatch.setattr(ray_cluster, "_in_hand", in_hand)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended, ray_cluster.driver_of("10.0.0.7:6379", "a command"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert done == ["it is in hand no more", "Ray is left"]
 
 
 def test_in_a_job_of_rays_it_is_the_jobs_own(capsys: pytest.CaptureFixture[str]) -> None:
