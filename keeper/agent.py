@@ -8,20 +8,23 @@ stays as it is; after a minute without it Ray's library may end the process, and
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Protocol
 
 import msgspec
 
-from keeper.addresses_file import write
+from keeper.addresses_file import AddressesFileError, write
 from keeper.gateways import Said
 from keeper.ledger import Ledger, LedgerError
 from keeper.plan import Kept, Machine, Plan, is_gateway
 from keeper.status import Seen
+from keeper.vital_thread import vital
 from realtime.hub.demand import Demand
 from realtime.hub.placement import Placement
 
@@ -78,11 +81,16 @@ def _same(plan: Plan, shown: Placement | None) -> bool:
     }
 
 
+def _hear_to_the_end(agent: Agent) -> None:
+    vital("what hears the gateway", partial(agent.hear, sys.stdin))
+    os._exit(0)  # it is gone
+
+
 def main() -> None:
     address, file, gateway = sys.argv[1:]
     sys.stderr = sys.stdout  # where the gateway reads; what Ray's library writes beside Python is not for it
     agent, told = Agent(Path(file), gateway), ""
-    Thread(target=agent.hear, args=(sys.stdin,), daemon=True).start()
+    Thread(target=_hear_to_the_end, args=(agent,), daemon=True).start()
     while True:
         try:
             ledger = Ledger(address)
@@ -90,7 +98,7 @@ def main() -> None:
                 agent.look(ledger)
                 told = ""
                 time.sleep(LOOK_EVERY_S)
-        except LedgerError as problem:
+        except (LedgerError, AddressesFileError) as problem:
             if str(problem) != told:
                 print(f"{problem}; engines are looked for where they were", flush=True)
             told = str(problem)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from threading import Lock, Thread
 
@@ -12,6 +11,7 @@ from ray.exceptions import RayError
 
 from keeper.autoscaler import Autoscaler, CommandedEngines
 from keeper.ledger import Ledger, LedgerError
+from keeper.vital_thread import vital
 
 log = logging.getLogger(__name__)
 
@@ -25,19 +25,12 @@ class AutoscalerActor:
         self._looking = Lock()
         self._rests = True  # while a command is at work
         self._autoscaler = Autoscaler(engines, lambda line: print(line, flush=True))
-        Thread(target=self._keep, daemon=True).start()
+        Thread(target=vital, args=("the autoscaler", self._keep_looking), daemon=True).start()
 
     def rest(self, rests: bool) -> None:
         """Returns when what it was about is done."""
         with self._looking:
             self._rests = rests
-
-    def _keep(self) -> None:
-        try:
-            self._keep_looking()
-        except Exception:
-            log.exception("the autoscaler has died; Ray starts another")
-            os._exit(1)
 
     def _keep_looking(self) -> None:
         while True:

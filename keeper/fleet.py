@@ -50,9 +50,7 @@ class Fleet:
         """In these models, or in all. Engines that are there stay as they were started."""
         before = self._ledger.plan()
         self._ledger.set_plan(plan)
-        for name in surplus(plan, self._engines.engines()):
-            if models is None or model_and_number(name)[0] in models:
-                self._end(name)
+        self._end_surplus(plan, models)
         for model in missing(plan, self._engines.engines()):
             if models is None or model in models:
                 self._start(plan, model)
@@ -65,6 +63,7 @@ class Fleet:
         is ready, if there is room for both. `begun`: the plan says so, and others scale by it."""
         plan = self.plan()
         plan.check(models)
+        self._end_surplus(plan, models or None)  # of a roll that was killed; it would take the room of others
         old = [
             name
             for name in sorted(self._engines.engines(), key=model_and_number)
@@ -89,6 +88,11 @@ class Fleet:
         if plan is None:
             raise PlanError("there is no fleet here yet: `midstream fleet up` brings one up")
         return plan
+
+    def _end_surplus(self, plan: Plan, models: Collection[str] | None) -> None:
+        for name in surplus(plan, self._engines.engines()):
+            if models is None or model_and_number(name)[0] in models:
+                self._end(name)
 
     def _replace(self, plan: Plan, model: str, old: str) -> None:
         new = self._start(plan, model)

@@ -17,6 +17,7 @@ from ray.actor import exit_actor
 from keeper.kept_process import KeptProcess, Place
 from keeper.ledger import Ledger, LedgerError
 from keeper.plan import Kept
+from keeper.vital_thread import vital
 from realtime.backoff import Backoff
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ class ProcessActor:
         self._telling = Telling(lambda kept: Ledger(context.gcs_address).tell(name, kept))
         self._process: KeptProcess | None = None
         self._leaves = Event()
-        self._keeping = Thread(target=self._keep)
+        self._keeping = Thread(target=vital, args=(f"what keeps {name}", self._keep))
         self._keeping.start()
 
     def leave(self) -> None:
@@ -79,7 +80,7 @@ class Telling:
         self._tell = tell
         self._news: Kept | None = None
         self._changed = Condition()
-        Thread(target=self._keep_telling, daemon=True).start()
+        Thread(target=vital, args=("what tells the ledger", self._keep_telling), daemon=True).start()
 
     def tell(self, kept: Kept) -> None:
         with self._changed:

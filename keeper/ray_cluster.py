@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,8 +50,16 @@ class CommandActor:
 @contextmanager
 def driver_of(address: str, command: str) -> Iterator[RayCluster]:
     """For as long as the command runs, which alone has the fleet in hand; what it makes stays. Raises
-    PlanError where another has it."""
-    ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    PlanError where another has it, or no machine of Ray's is here."""
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError:  # after a minute: one that is just being started may take as long
+        raise PlanError(
+            f"no machine of the Ray at {address} is here, and {command} has to be said on one:"
+            f" `ray start --address {address}` makes this one"
+        ) from None
+    # It ends as by Ctrl-C. Ray's own handler would say where in the code that was, and end it at once.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with _in_hand(f"{command}, process {os.getpid()} on {socket.gethostname()}"):
             yield RayCluster()

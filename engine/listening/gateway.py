@@ -52,6 +52,7 @@ class Gateway:
         self.queue = threading.Semaphore(QUEUE)
         self._listener = listener
         self._connection = connection
+        self._is_hung_up_on = False
         self._commands = msgspec.msgpack.Decoder(list[api.AnyCommand])
 
     def join(self, token: str) -> bool:
@@ -81,15 +82,12 @@ class Gateway:
 
     def tell(self, message: bytes) -> None:
         """From the queue. Who takes nothing of it may come again: how far its streams have come it knows."""
-        self._connection.write(message)
+        self._write(message)
         self.queue.release()
-        if self._connection.unsent > limits.MOST_UNSENT:
-            log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
-            self._connection.abort()
 
     def answer(self, message: api.Answer) -> None:
         """Behind all that was told before."""
-        self._connection.write(msgspec.msgpack.encode(message))
+        self._write(msgspec.msgpack.encode(message))
 
     def leave(self) -> None:
         self._connection.write(msgspec.msgpack.encode(api.Leaving()))
@@ -99,3 +97,15 @@ class Gateway:
         self._listener.note_refusal(why)
         self._connection.write(msgspec.msgpack.encode(api.Failed(why)))
         self._connection.close()
+
+    def refuse_number(self, stream: int) -> None:
+        self.refuse(f"two of its streams have the number {stream}")
+
+    def _write(self, message: bytes) -> None:
+        if self._is_hung_up_on:
+            return
+        self._connection.write(message)
+        if self._connection.unsent > limits.MOST_UNSENT:
+            log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
+            self._is_hung_up_on = True
+            self._connection.abort()

@@ -136,7 +136,7 @@ class Listener:
     async def _serve(self) -> None:
         try:
             await self._door.open(self)
-        except DoorError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
             self._opened.set_exception(error)
             return
         self._opened.set_result(None)
@@ -174,7 +174,7 @@ class Listener:
             case api.TellBlocks():
                 return [command]
             case api.Submit(stream=stream) if stream in gateway.streams:
-                gateway.refuse(f"two of its streams have the number {stream}")
+                gateway.refuse_number(stream)
                 return []
             case api.Submit():
                 return self._submit(gateway, command)
@@ -235,7 +235,7 @@ class Listener:
                 gateway.answer(api.Claimed(adopt.stream))
                 self._loop.call_later(api.CLAIM_S, self._pass_over, adopt.key, holder)
                 return
-        gateway.answer(self._adopt(gateway, adopt.stream, adopt.key))
+        self._adopt(gateway, adopt.stream, adopt.key)
 
     def _pass_over(self, key: bytes, claim: Claim[Gateway]) -> None:
         """Who has not settled it in all this time, others have waited for."""
@@ -244,13 +244,17 @@ class Listener:
 
     def _next(self, key: bytes, claim: Claim[Gateway] | None) -> None:
         if claim is not None:
-            claim.gateway.answer(self._adopt(claim.gateway, claim.stream, key))
+            self._adopt(claim.gateway, claim.stream, key)
 
-    def _adopt(self, gateway: Gateway, number: int, key: bytes) -> api.Adopted:
+    def _adopt(self, gateway: Gateway, number: int, key: bytes) -> None:
         """Whoever asks for it has it from now on, if it can be built again."""
         kept = self._kept.find(key, time.time())
         if kept is None:
-            return api.Adopted(number)
+            gateway.answer(api.Adopted(number))
+            return
+        if gateway.streams.get(number, kept.number) != kept.number:
+            gateway.refuse_number(number)
+            return
         if kept.journal.whole:
             kept.journal.adoptions += 1
             former, kept.owner = kept.owner, gateway
@@ -261,7 +265,7 @@ class Listener:
                 moves = (former, left) != (gateway, number)  # it may ask twice
                 if former is not None and moves and former.streams.pop(left, None) is not None:
                     former.answer(api.Moved(left))
-        return api.Adopted(number, kept.journal.told())
+        gateway.answer(api.Adopted(number, kept.journal.told()))
 
     def dismiss(self, gateway: Gateway) -> None:
         if gateway not in self._gateways:

@@ -7,6 +7,7 @@ It knows connections and bytes, and bounds what strangers take of them.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
 
@@ -15,7 +16,7 @@ import msgspec
 from engine import api
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
-from engine.listening.listener import Listener
+from engine.listening.listener import DoorError, Listener
 
 
 class SocketDoor:
@@ -34,9 +35,13 @@ class SocketDoor:
         return ("tls:" if self.tls else "") + host_and_port(name)
 
     async def open(self, listener: Listener) -> None:
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: SocketConnection(self, listener), sock=self._bound, backlog=limits.MOST_STRANGERS
-        )
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: SocketConnection(self, listener), sock=self._bound, backlog=limits.MOST_STRANGERS
+            )
+        except OSError as error:  # who was bound there, too, listens already
+            self._bound.close()
+            raise DoorError(os.strerror(error.errno or 0)) from None
 
     async def close(self) -> None:
         assert self._server is not None

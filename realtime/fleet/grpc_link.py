@@ -8,6 +8,7 @@ the call is all that can be done to it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from realtime.certificates import Certificates
 from realtime.fleet import socket_link
 from realtime.fleet.address import Address
-from realtime.fleet.socket_link import WHERE_CERTIFICATES_DIFFER
+from realtime.fleet.socket_link import WHERE_CERTIFICATES_DIFFER, WHERE_IT_IS_TO_BE_ENCRYPTED
 from realtime.fleet.watched_engine import Hear
 
 # It reads these when it is imported. What it logs comes as errors, too, once; and its own event engine wakes
@@ -29,6 +30,8 @@ from realtime.fleet.watched_engine import Hear
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")
 import grpc
+
+log = logging.getLogger(__name__)
 
 OPTIONS = [
     ("grpc.max_receive_message_length", api.LARGEST_NEWS),
@@ -62,6 +65,7 @@ class GrpcLink:
         self._unsent = asyncio.Queue[bytes]()
         self._channel: Any = None
         self._call: Any = None
+        self._has_spoken = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def prepare(self) -> None:
@@ -108,14 +112,23 @@ class GrpcLink:
     async def _read(self) -> None:
         try:
             while (data := await self._call.read()) is not grpc.aio.EOF:
-                self._on_messages([self._decoder.decode(unwrapped(data))])
-        except (ValueError, msgspec.MsgspecError, RecursionError):
-            self._on_messages([api.Failed("what it says is no message of an engine")])
+                self._has_spoken = True
+                self._on_messages([self._message(data)])
         except grpc.aio.AioRpcError as error:
             self._on_messages([api.Failed(self._why(error))])
+        except Exception:
+            log.exception("what an engine has said could not be taken in")  # as asyncio says it of a socket
         finally:
             self.kill()
             self._on_closed()
+
+    def _message(self, data: bytes) -> api.AnyMessage:
+        try:
+            message: api.AnyMessage = self._decoder.decode(unwrapped(data))
+        except (ValueError, msgspec.MsgspecError, RecursionError):
+            self.kill()
+            return api.Failed("what it says is no message of an engine")
+        return message
 
     async def _write(self) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # it is over, as is read
@@ -124,8 +137,7 @@ class GrpcLink:
 
     def _why(self, error: grpc.aio.AioRpcError) -> str:
         details = re.sub(r".*last error: \w+: ", "", error.details() or error.code().name)
-        if "Socket closed" not in details:
+        if self._has_spoken or "Socket closed" not in details:
             return details
-        if self._address.is_tls:
-            return f"{details}, {WHERE_CERTIFICATES_DIFFER}"
-        return f"{details}, as where what goes there is to be encrypted"
+        where = WHERE_CERTIFICATES_DIFFER if self._address.is_tls else WHERE_IT_IS_TO_BE_ENCRYPTED
+        return f"{details}, {where}"

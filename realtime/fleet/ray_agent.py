@@ -61,8 +61,8 @@ class RayAgent:
                 async with asyncio.TaskGroup() as both:
                     saying = both.create_task(_say(look, process.stdin))
                     async for line in process.stdout:
-                        _hear(line, receive)
-                        backoff.reset()
+                        if _hear(line, receive):
+                            backoff.reset()
                     status = await process.wait()
                     saying.cancel()
             finally:
@@ -83,13 +83,15 @@ async def _say(look: Callable[[], Pieces[dict[str, Demand]]], lines: asyncio.Str
             await asyncio.sleep(SAY_EVERY_S)
 
 
-def _hear(line: bytes, receive: Callable[[Placement], None]) -> None:
+def _hear(line: bytes, receive: Callable[[Placement], None]) -> bool:
+    """Whether it tells how the fleet is: other lines may be all that one says before it ends."""
     try:
         placement = msgspec.json.decode(line, type=Placement)
     except msgspec.DecodeError:
         log.warning("%s", line.decode(errors="replace").strip())
-    else:
-        receive(placement)
+        return False
+    receive(placement)
+    return True
 
 
 async def _in_turns(work: Pieces[dict[str, Demand]]) -> dict[str, Demand]:

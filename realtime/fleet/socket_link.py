@@ -19,6 +19,7 @@ from realtime.fleet.watched_engine import Hear
 
 CONNECT_S = 3.0
 WHERE_CERTIFICATES_DIFFER = "as where our certificate is not what the engine asks for"
+WHERE_IT_IS_TO_BE_ENCRYPTED = "as where what goes there is to be encrypted"
 
 
 class SocketLink(asyncio.Protocol):
@@ -98,7 +99,8 @@ class SocketLink(asyncio.Protocol):
         self._on_messages(messages)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._address.is_tls and not self._has_spoken:
+        if not self._has_spoken:
+            where = WHERE_CERTIFICATES_DIFFER if self._address.is_tls else WHERE_IT_IS_TO_BE_ENCRYPTED
             why = "it ends the connection before it says anything"
-            self._on_messages([api.Failed(f"{why}, {WHERE_CERTIFICATES_DIFFER}")])
+            self._on_messages([api.Failed(why if self._address.path else f"{why}, {where}")])
         self._on_closed()

@@ -106,10 +106,11 @@ class Supervisor:
             if self._engine is None:
                 await self._open_in_the_end(0.0)
             assert self._engine is not None
-            await self._engine.closed.wait()
-            how = "goes away" if self._engine.leaves else "has died"
+            await (lost := self._engine).closed.wait()
+            died = "has died" if lost.failure is None else f"has failed: {lost.failure}"
+            how = "goes away" if lost.leaves else died
             log.error("%s %s; another is to take its place", self.name, how)
-            await self._replace(self._engine)
+            await self._replace(lost)
 
     async def end_if_hung(self) -> None:
         while True:

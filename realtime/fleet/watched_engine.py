@@ -47,11 +47,11 @@ class WatchedEngine:
         self.prepared = False  # whether it has loaded what any model needs, and waits
         self.closed = asyncio.Event()
         self.spent = asyncio.Event()  # opened, or closed: a spare no more
+        self.failure: str | None = None  # why it cannot go on, where that was said
         self._on_news: Callable[[list[News]], None] | None = None
         self._on_closed: Callable[[WatchedEngine], None] | None = None
         self._spoke = asyncio.Event()
         self._hello: api.Hello | None = None
-        self._failure: str | None = None
         self._link = connect(self._receive, self.give_up)
 
     async def prepare(self) -> None:
@@ -71,13 +71,13 @@ class WatchedEngine:
         self.spent.set()
         await self._link.open()
         patience_s = answer_s if self.prepared else start_silence_s
-        while self._hello is None and self._failure is None:
+        while self._hello is None and self.failure is None and not self.closed.is_set():
             if not await self._speaks(patience_s):
                 self._link.kill()
                 raise EngineFailed(f"it has said nothing for {patience_s:g} s while it started")
             patience_s = start_silence_s
         if self._hello is None:
-            raise EngineFailed(self._failure or "")
+            raise EngineFailed(self.failure or "its process ended before it was ready")
         return self._hello
 
     def send(self, commands: list[api.AnyCommand]) -> None:
@@ -97,7 +97,6 @@ class WatchedEngine:
     def give_up(self) -> None:
         """Nothing is expected of it any more."""
         if not self.closed.is_set():
-            self._failure = self._failure or "its process ended before it was ready"
             for event in (self.closed, self.spent, self._spoke):
                 event.set()
             if self._on_closed is not None:
@@ -142,6 +141,6 @@ class WatchedEngine:
             case api.Hello():
                 self._hello = message
             case api.Failed(message=why):
-                self._failure = why
+                self.failure = why
             case api.Leaving():
                 self.leaves = True

@@ -1,6 +1,6 @@
-"""An MCP server that has its own way: `python -m tests.fakes.odd_mcp_server endless|again`, over its standard
-input and output. It lists another tool each time that it is asked, on a page behind which there is always one
-more, or to be taken as true for an hour."""
+"""An MCP server that has its own way: `python -m tests.fakes.odd_mcp_server endless|again|silent`, over its
+standard input and output. It lists another tool each time that it is asked, on a page behind which there is
+always one more, or to be taken as true for an hour; or it answers nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main() -> None:
     asked = 0
     for line in sys.stdin:
         request = json.loads(line)
-        if "id" in request:
+        if "id" in request and sys.argv[1] != "silent":
             asked += request["method"] == "tools/list"
             told = answer(request["method"], asked)
             print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": told}), flush=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import gc
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,29 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_told(client
     assert await run.answer() == "Pity."
     assert gate.cancelled.is_set()
     assert run.outcomes[0].error == "it took longer than 0.01 s"
+
+
+async def test_a_tool_that_does_not_end_where_it_is_cancelled_is_not_waited_for(
+    client: midstream.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that catches whatever comes, and tries again."""
+    freed = asyncio.Event()
+
+    async def weather(city: str) -> str:
+        for _ in range(2):
+            with suppress(asyncio.CancelledError):
+                await freed.wait()
+        raise RuntimeError("too late")
+
+    run = await client.run(Agent(tools=[weather], tool_timeout_s=0.01), saying(PARIS, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    assert run.outcomes[0].error == "it took longer than 0.01 s"
+    freed.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert not caplog.text, "what it raises then is nobody's"
 
 
 async def test_what_is_no_text_is_told_as_an_error(client: midstream.Client) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -130,6 +131,17 @@ async def test_where_there_is_no_server_it_says_so(there: Any) -> None:
     with pytest.raises(Exception, match=r"Connection closed|connection attempts failed"):
         async with bridge.connect(there):
             raise AssertionError
+
+
+@pytest.mark.parametrize("by", ["stdio", "http"])
+async def test_one_that_says_nothing_is_waited_for_no_longer_than_asked(by: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        there: Any = f"http://127.0.0.1:{silent.getsockname()[1]}/mcp"
+        if by == "stdio":
+            there = [sys.executable, str(ODD), "silent"]
+        with pytest.raises(bridge.ToolError, match=r"the MCP server has not told its tools within 0.5 s"):
+            async with bridge.connect(there, open_timeout=0.5):
+                raise AssertionError
 
 
 async def test_one_that_dies_is_told_by_its_calls_and_then_left_in_peace(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import sys
-from contextlib import suppress
+from asyncio.subprocess import PIPE
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ import pytest
 
 from engine.api import Outline
 from keeper import addresses_file, command, fleet
+from keeper.addresses_file import AddressesFileError
 from keeper.agent import Agent
 from keeper.autoscaler import Autoscaler
 from keeper.fleet import Fleet
@@ -149,6 +153,17 @@ def test_a_roll_stops_at_the_first_engine_that_does_not_start() -> None:
     ):
         rolled(keeper, [])
     assert set(engines.started) == {"a#0", "a#1", "a#2"}
+
+
+def test_a_roll_ends_what_one_that_was_killed_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would have the room for which the next one waits."""
+    monkeypatch.setattr(fleet, "PLACED_WITHIN_S", 0.0)
+    keeper, engines, _ = keeping(room=2)
+    keeper.follow(plan(a=1, b=1))
+    engines.start("a#1", ONE_CPU, ["a"], "")
+    engines.start("a#2", ONE_CPU, ["a"], "")
+    rolled(keeper, ["a"])
+    assert engines.done[4:] == ["-a#2 which was nowhere", "-a#1 which was nowhere", "+a#1", "-a#0"]
 
 
 def test_a_fleet_that_goes_is_forgotten_and_then_there_is_none() -> None:
@@ -314,7 +329,20 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
 ) -> None:
     monkeypatch.setattr(ray_agent, "AGENT", "tests.fakes.talking_agent")
     monkeypatch.setattr(ray_agent, "find_spec", lambda name: True)
-    monkeypatch.setattr(ray_agent, "FIRST_WAIT_S", 0.0)
+    waits = list[str]()
+
+    class Backoff:
+        def __init__(self, **_: float) -> None:
+            pass
+
+        def next_s(self) -> float:
+            waits.append("waits")
+            return 0.0
+
+        def reset(self) -> None:
+            waits.append("it went well")
+
+    monkeypatch.setattr(ray_agent, "Backoff", Backoff)
     told = asyncio.Queue[Placement]()
     agent = RayAgent("127.0.0.1:1", tmp_path / "engines")
     looks = itertools.count(1)
@@ -332,6 +360,34 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
     assert (
         "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
     )
+    assert waits[:3] == ["it went well", "waits", "it went well"], "by what is no news it did not"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "why"),
+    [
+        (b'{"a": 7}\n', 1, "what hears the gateway has died, and its process ends"),
+        (b"\xff\xfe\n", 1, "what hears the gateway has died, and its process ends"),
+        (b"", 0, "there is no Ray at 127.0.0.1:1"),
+    ],
+)
+async def test_an_agent_that_does_not_hear_its_gateway_any_more_ends(
+    tmp_path: Path, said: bytes, status: int, why: str
+) -> None:
+    pytest.importorskip("ray")
+    command = [sys.executable, "-m", "keeper.agent", "127.0.0.1:1", str(tmp_path / "engines"), "g"]
+    agent = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
+    assert agent.stdin is not None
+    assert agent.stdout is not None
+    if not said:
+        await agent.stdout.readuntil(why.encode())
+        agent.stdin.close()
+    else:
+        agent.stdin.write(said)
+    async with asyncio.timeout(60):
+        lines = await agent.stdout.read()
+        assert await agent.wait() == status
+    assert not said or why in lines.decode()
 
 
 # -- what is told ----------------------------------------------------------------------------------
@@ -406,8 +462,15 @@ def test_addresses_are_written_where_they_change_and_as_a_whole(tmp_path: Path) 
     before = file.stat().st_ino
     addresses_file.write(file, ["10.0.0.7:7000", "10.0.0.8:7000"])
     assert file.stat().st_ino == before
+    file.write_bytes(b"\xff")
     addresses_file.write(file, [])
     assert (file.read_text(), list(tmp_path.iterdir())) == ("", [file])
+
+
+def test_a_file_of_addresses_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "none" / "engines"
+    with pytest.raises(AddressesFileError, match=f"the file {file} cannot be written: No such file"):
+        addresses_file.write(file, ["10.0.0.7:7000"])
 
 
 @pytest.mark.parametrize(
@@ -448,6 +511,47 @@ def test_what_is_wrong_with_gateways_options_is_said_before_any_starts(
     with suppress(SystemExit):
         assert command.main(["up", "--ray", "127.0.0.1:1", *files, *options], {}) == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_command_where_no_machine_of_rays_is_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from keeper.ray_cluster import driver_of
+
+    def nowhere(*_: object, **__: object) -> None:
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.7:6379")
+
+    monkeypatch.setattr(ray, "init", nowhere)
+    says = "no machine of the Ray at 10.0.0.7:6379 is here, and `midstream fleet up` has to be said on one"
+    with pytest.raises(PlanError, match=says), driver_of("10.0.0.7:6379", "`midstream fleet up`"):
+        raise AssertionError
+
+
+def test_a_command_that_hears_sigterm_gives_the_fleet_out_of_hand_and_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = pytest.importorskip("ray")
+    from keeper import ray_cluster
+
+    done = list[str]()
+
+    @contextmanager
+    def in_hand(who: str) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            done.append("it is in hand no more")
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: done.append("Ray is left"))
+    monkeypatch.setattr(ray_cluster, "_in_hand", in_hand)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended, ray_cluster.driver_of("10.0.0.7:6379", "a command"):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 143
+    assert done == ["it is in hand no more", "Ray is left"]
 
 
 def test_in_a_job_of_rays_it_is_the_jobs_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,17 @@ import pytest
 
 from keeper import kept_process
 from keeper.kept_process import KeptProcess, Place
+from keeper.plan import Kept as Told
 from realtime import several_gateways
 from realtime.several_gateways import Kept
+
+
+class Context:
+    gcs_address = "127.0.0.1:1"
+
+    def get_node_id(self) -> str:
+        return "m0"
+
 
 LACKING = OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
@@ -67,12 +76,6 @@ def test_an_engine_on_a_machine_that_lacks_something_is_tried_again_and_that_is_
 
     told, tries, again = list[Any](), list[None](), Event()
 
-    class Context:
-        gcs_address = "127.0.0.1:1"
-
-        def get_node_id(self) -> str:
-            return "m0"
-
     class Telling:
         def __init__(self, tell: object) -> None:
             pass
@@ -97,6 +100,36 @@ def test_an_engine_on_a_machine_that_lacks_something_is_tried_again_and_that_is_
     actor.leave()
     assert [kept.state for kept in told[:2]] == ["loading", "failed"]
     assert told[1].why == str(LACKING)
+
+
+@pytest.mark.parametrize("dies", ["the keeper", "the teller"])
+def test_where_what_keeps_an_engine_dies_its_process_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dies: str
+) -> None:
+    """Ray starts another; by itself the actor would be there, with nobody who starts an engine."""
+    pytest.importorskip("ray")
+    from keeper import process_actor
+
+    statuses, ended = list[int](), Event()
+
+    def end(status: int) -> None:
+        statuses.append(status)
+        ended.set()
+
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("os._exit", end)
+    if dies == "the teller":
+        process_actor.Telling(failing).tell(Told("loading", "m0"))
+    else:
+        monkeypatch.setattr(process_actor.ProcessActor, "_keep", failing)
+        monkeypatch.setattr("ray.get_runtime_context", Context)
+        monkeypatch.setattr("ray.util.get_node_ip_address", lambda: "127.0.0.1")
+        process_actor.ProcessActor("toy#0", [], "sesame")
+    assert ended.wait(30)
+    assert statuses == [1]
+    assert "has died, and its process ends; another is to take its place" in caplog.text
 
 
 def test_last_words_are_heard_behind_what_is_no_text(

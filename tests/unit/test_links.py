@@ -4,10 +4,12 @@ not."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from engine.grpc_frames import METHOD, SERVICE, shown, wrapped
 from realtime.certificates import Certificates
 from realtime.config import Options
 from realtime.fleet import places, socket_link
+from realtime.fleet.address import Address
+from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
 from tests.fakes.certificates import Authority
 from tests.fakes.engine_links import HELLO
@@ -192,6 +196,54 @@ async def test_who_hangs_up_is_heard_to(peers: Peers) -> None:
     async with peers.answering(body(api.Starting()), hangs_up=True) as address:
         with pytest.raises(EngineFailed, match="ended before it was ready"):
             await peers.opened(address)
+
+
+async def test_what_cannot_be_taken_in_here_is_logged_and_ends_the_link(
+    peers: Peers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By a mistake of ours."""
+
+    def fail(news: object) -> None:
+        raise ZeroDivisionError
+
+    closed = asyncio.Event()
+    said = body(api.StepOutput(1, [], api.Stats()))
+    async with peers.answering(body(HELLO), said) as address:
+        engine = peers.watched(address)
+        async with asyncio.timeout(10):
+            await engine.open(fail, lambda _: closed.set(), answer_s=1000, start_silence_s=1000)
+            await closed.wait()
+        await engine.close()
+    assert "ZeroDivisionError" in caplog.text
+    assert engine.failure is None, "it is no fault of the engine's"
+
+
+@pytest.mark.parametrize("peers", [""], indirect=True)
+async def test_who_says_nothing_and_hangs_up_is_said_to(peers: Peers, tmp_path: Path) -> None:
+    """As an engine whose connections are encrypted, to whom that is not said."""
+    says = "it ends the connection before it says anything"
+    async with peers.answering(hangs_up=True) as address:
+        with pytest.raises(EngineFailed, match=f"{says}, as where what goes there is to be encrypted"):
+            await peers.opened(address)
+    server = await asyncio.start_unix_server(lambda _, writer: writer.close(), tmp_path / "engine")
+    async with server:
+        with pytest.raises(EngineFailed, match=f"{says}$"):
+            await peers.opened(f"unix:{tmp_path}/engine")
+
+
+def test_a_connection_may_be_cut_at_any_byte_and_what_came_whole_is_heard_once() -> None:
+    said = [HELLO, api.StepOutput(1, [api.News(7, tokens=[5])], api.Stats()), api.Leaving()]
+    ends = list(itertools.accumulate(len(api.encoded(message)) for message in said))
+    data = b"".join(map(api.encoded, said))
+    for cut, by in itertools.product(range(1, len(data) + 1), (1, len(data))):
+        heard, closed = list[api.AnyMessage](), itertools.count()
+        address = Address("unix:/nowhere")
+        link = SocketLink(address, "", Certificates("", "", ""), heard.extend, partial(next, closed))
+        for at in range(0, cut, by):
+            link.data_received(data[at : min(at + by, cut)])
+        link.connection_lost(None)
+        assert heard == said[: sum(end <= cut for end in ends)]
+        assert next(closed) == 1
 
 
 async def test_where_nobody_listens_the_error_says_so(peers: Peers) -> None:

@@ -414,6 +414,31 @@ def test_a_gateway_that_gives_two_streams_one_number_is_refused_and_all_of_them_
     assert engine.commands.empty()
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_gateway_that_adopts_by_the_number_of_another_of_its_streams_is_refused(
+    engine: SimulatedEngine, connect: Connect, ended: bool
+) -> None:
+    first, second = connect(), connect()
+    (number,) = with_streams(engine, second, 9)
+    assert welcomed(first.join())
+    first.send([kept(3)])
+    assert first.hear() == api.Kept(3)
+    (submitted,) = engine.next_commands()
+    assert isinstance(submitted, api.Submit)
+    if ended:
+        engine.end(submitted.stream)
+        assert isinstance(second.hear(), api.StepOutput)
+    second.send([api.Adopt(9, b"key"), api.Pause(9)])
+    assert second.hear() == api.Failed("two of its streams have the number 9")
+    assert engine.next_commands() == [api.Pause(number)], "which is its own still"
+    assert engine.next_commands() == [api.Cancel(number)]
+    assert second.hear() is None
+    first.send([api.Collect(1, b"name")])
+    while isinstance(heard := first.hear(), api.StepOutput):
+        pass
+    assert heard == api.Collected(1), "nothing has moved"
+
+
 # -- several ---------------------------------------------------------------------------------------
 
 
@@ -510,6 +535,27 @@ def test_nobody_waits_for_a_gateway_that_does_not_read(
         engine.listener.emit(output(many_news(stalled), api.News(number, tokens=[step])))
         assert reading.hear() == output(api.News(1, tokens=[step]))
     assert engine.next_commands() == [api.Cancel(stalled)], "what it has not read it can ask for again"
+
+
+def test_nobody_waits_for_a_gateway_that_asks_and_does_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    engine: SimulatedEngine,
+    connect: Connect,
+) -> None:
+    """Where the engine has nothing to tell."""
+    monkeypatch.setattr(limits, "MOST_UNSENT", 4 << 20)
+    unread, telling = connect(), connect()
+    (stalled,) = with_streams(engine, unread, 1)
+    assert welcomed(telling.join())
+    unread.send([api.Announce(b""), api.Collect(1, b"name")])
+    assert unread.hear() == api.Collected(1)
+    telling.send([api.Announce(b"")])
+    assert telling.hear() == api.Announced(0, b"")
+    telling.send([api.Announce(bytes(1 << 20)) for _ in range(40)])
+    assert engine.next_commands() == [api.Cancel(stalled)]
+    assert telling.hear() == api.Announced(0, None)
+    assert caplog.text.count("is hung up on") == 1
 
 
 def test_who_reads_late_has_all_that_was_said(engine: SimulatedEngine, connect: Connect) -> None:
@@ -730,15 +776,35 @@ def test_a_certificate_that_is_not_there_or_not_ours_is_refused_in_a_sentence(
     assert why in caplog.text
 
 
-def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path) -> None:
-    door = fleet.door("grpc", tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "why"), [("grpc", "gRPC cannot listen there"), ("tcp", "Address already in use")]
+)
+def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path, kind: str, why: str) -> None:
+    door = fleet.door(kind, tmp_path)
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         ours = int(door.address.rpartition(":")[2])
         other.bind(("127.0.0.1", ours))
         other.listen()
-        with pytest.raises(DoorError, match="gRPC cannot listen there"):
+        with pytest.raises(DoorError, match=why):
             SimulatedEngine(door)
+
+
+class SpoiltDoor:
+    """Whatever else may come of opening one."""
+
+    address = "nowhere"
+
+    async def open(self, listener: Listener) -> None:
+        raise ZeroDivisionError
+
+    async def close(self) -> None:
+        raise AssertionError
+
+
+def test_a_door_that_does_not_open_is_not_waited_for_whatever_the_reason() -> None:
+    with pytest.raises(ZeroDivisionError):
+        SimulatedEngine(SpoiltDoor())
 
 
 # -- streams that outlive their gateway ------------------------------------------------------------

@@ -88,6 +88,20 @@ async def test_whoever_starts_a_server_hears_that_its_engine_does_not_start() ->
     await kept.fleet.stop()
 
 
+async def test_why_an_engine_fails_that_served_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """As where it has no number for a stream of ours, and hangs up."""
+    async with started(Kept()) as kept:
+        kept.links[0].hear(api.Failed("what was sent is no message of a gateway"))
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        kept.links[1].closed()
+        await kept.begun.engines.get()
+    first, second = [record.getMessage() for record in caplog.records if "another is" in record.getMessage()]
+    why = "has failed: what was sent is no message of a gateway"
+    assert first == f"the engine {why}; another is to take its place"
+    assert second == "the engine has died; another is to take its place"
+
+
 async def test_what_an_engine_says_that_was_given_up_is_not_heard() -> None:
     async with started(Kept()) as kept:
         kept.links[0].closed()

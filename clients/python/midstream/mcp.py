@@ -82,12 +82,14 @@ class connect:  # noqa: N801 - used as the verb that it is
     """Connect to an MCP server: `async with midstream.mcp.connect(where) as server`, or `with`.
 
     `where` is the address of one that speaks streamable HTTP, or the command that starts one which speaks
-    over its standard input and output. `prefix` stands before the names of its tools.
+    over its standard input and output. `prefix` stands before the names of its tools. One that has not told
+    them within `open_timeout` seconds is a ToolError; it may have to be downloaded first.
     """
 
-    def __init__(self, where: Where, *, prefix: str = "") -> None:
+    def __init__(self, where: Where, *, prefix: str = "", open_timeout: float | None = 60) -> None:
         self._where = where if isinstance(where, str | mcp.StdioServerParameters) else _command(where)
         self._prefix = prefix
+        self._open_timeout = open_timeout
         self._closing: asyncio.Event
         self._session: asyncio.Task[None]
         self._thread: LoopThread
@@ -98,10 +100,16 @@ class connect:  # noqa: N801 - used as the verb that it is
         self._session = asyncio.create_task(self._hold(opened))
         try:
             either: list[asyncio.Future[Any]] = [self._session, opened]
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                either, timeout=self._open_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
         except BaseException:
             self._session.cancel()
             raise
+        if not done:
+            self._session.cancel()
+            await asyncio.wait([self._session])
+            raise ToolError(f"the MCP server has not told its tools within {self._open_timeout} s")
         if not opened.done():
             try:
                 await self._session  # which says why not

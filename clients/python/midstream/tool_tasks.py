@@ -228,13 +228,17 @@ class ToolTasks:
             loop.call_soon_threadsafe(self._channel.note, noted)  # functions that do not wait are in threads
 
         _report.set(report)
-        timeout = asyncio.timeout(self._agent.tool_timeout_s)
+        within_s = self._agent.tool_timeout_s
+        running = asyncio.create_task(self._run(call))  # it may not end where it is cancelled
         try:
-            async with timeout:
-                return ToolOutcome(call=call, content=result_text(await self._run(call)))
+            await asyncio.wait((running,), timeout=within_s)
+            if not running.done():
+                return ToolOutcome(call=call, error=f"it took longer than {within_s} s")
+            return ToolOutcome(call=call, content=result_text(running.result()))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
-            late = f"it took longer than {self._agent.tool_timeout_s} s"
-            return ToolOutcome(call=call, error=late if timeout.expired() else _words(error))
+            return ToolOutcome(call=call, error=_words(error))
+        finally:
+            _let_go(running)
 
     async def _run(self, call: Call) -> Any:
         """In a thread, unless it is known to wait: a slow function does not hold up the connection."""
@@ -288,6 +292,12 @@ async def _own(awaited: Awaitable[Any]) -> Any:
         if isinstance(ended, asyncio.CancelledError) and caller is not None and caller.cancelling():
             raise  # it is the caller who is to end
         raise RuntimeError(f"it ended in {ended!r}") from ended
+
+
+def _let_go(running: asyncio.Task[Any]) -> None:
+    """Nobody waits for it any more, nor wants to know what it still raises."""
+    running.cancel()
+    running.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
 
 def _words(error: Exception) -> str:
