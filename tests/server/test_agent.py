@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import midstream
-from midstream import Agent, Call, ToolOutcome, ToolProgress
+from midstream import Agent, Call, JsonTool, ToolOutcome, ToolProgress
 from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
 from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
@@ -260,6 +260,32 @@ async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scri
         await run.answer()
     assert len(run.outcomes) == 2
     await scripted.until_idle()
+
+
+async def test_a_call_beyond_them_does_not_run(client: midstream.Client) -> None:
+    run_for = list[str]()
+
+    async def noted(city: str) -> None:
+        run_for.append(city)
+
+    agent = Agent(tools=[JsonTool(name="weather", function=noted, parameters={})], max_calls=1)
+    run = await client.run(agent, saying(PARIS + ROME, "Never."))
+    with pytest.raises(midstream.LimitReached):
+        await run.answer()
+    await run.stream.cancel()
+    assert "Rome" not in run_for
+
+
+async def test_a_call_that_was_taken_back_is_one_of_them(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather], max_calls=1), saying(f"So.{PARIS}", "Never."))
+
+    async def take_it_back() -> None:
+        async for event in run:
+            if isinstance(event, ToolOutcome):
+                await run.stream.rewind(0)
+
+    with pytest.raises(midstream.LimitReached):
+        await take_it_back()
 
 
 @pytest.mark.parametrize("how", ["cancel", "leave", "drop", "block"])

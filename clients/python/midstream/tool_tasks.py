@@ -81,7 +81,6 @@ class _Work(Struct):
 
 class ToolTasks:
     def __init__(self, channel: Channel, agent: Agent) -> None:
-        self.made: set[str] = set()  # calls, also those that were taken back
         self.failure: Exception | None = None  # why the stream was cancelled, where it was from here
         self._channel = channel
         self._agent = agent
@@ -140,7 +139,6 @@ class ToolTasks:
                 if work.task is not None:
                     work.task.cancel()
         for call in standing.values() if not self._channel.ended else ():
-            self.made.add(call.call_id)
             work = self._work.setdefault(call.call_id, _Work(call))
             if work.outcome is None and call.approval:
                 self._have_approved(work)
