@@ -19,12 +19,14 @@ from midstream.protocol import (
     Adjust,
     Adjusted,
     Cancel,
+    CatalogModel,
     CloseCode,
     Credit,
     Error,
     GoingAway,
     Grant,
     Inject,
+    Injected,
     Params,
     Pause,
     Paused,
@@ -524,6 +526,31 @@ async def test_an_event_of_a_kind_that_is_not_known_yet_is_passed_over(encoding:
         peer.seqs[start.request_id] += 1
         await peer.send_tokens(start, 0, "a")
         assert await stream.next() == midstream.Chunk(0, 1, "a")
+
+
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_words_of_a_newer_server_are_told_as_they_are(encoding: Encoding) -> None:
+    async with FakeServer() as server, midstream.connect(server.url, encoding=encoding) as client:
+        peer = await server.peer()
+        stream, start = await begin(client, peer)
+        name = start.request_id
+        await peer.send(Injected(request_id=name, index=0, count=3, reason="a_reminder"))
+        await peer.send(Paused(request_id=name, index=0, reason="maintenance"))
+        await asyncio.gather(client.ping(), pong(peer))
+        assert (stream.state, stream.pause_reason) == ("paused", "maintenance")
+        await peer.send(final(name, 0, "moved_on"))
+        assert await stream.next() is None
+        assert stream.final is not None
+        assert stream.final.finish_reason == "moved_on"
+
+
+async def test_so_is_what_it_says_of_a_model() -> None:
+    catalog = [CatalogModel(name="toy", state="asleep")]
+    async with (
+        FakeServer(first_event=replace(READY, catalog=catalog)) as server,
+        midstream.connect(server.url) as client,
+    ):
+        assert client.ready.catalog == catalog
 
 
 async def test_a_gap_in_a_stream_ends_the_connection(client: midstream.Client, peer: Peer) -> None:

@@ -19,6 +19,7 @@ from midstream.protocol import (
     Adjust,
     Adjusted,
     Amend,
+    AnyPauseReason,
     Approve,
     Approved,
     Cancel,
@@ -31,7 +32,6 @@ from midstream.protocol import (
     Params,
     Pause,
     Paused,
-    PauseReason,
     Resume,
     Resumed,
     Rewind,
@@ -160,7 +160,7 @@ class Stream:
         return self._core.state
 
     @property
-    def pause_reason(self) -> PauseReason | None:
+    def pause_reason(self) -> AnyPauseReason | None:
         """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
         (it failed), "loading" (its model is) or "detached"."""
         return self._core.pause_reason
