@@ -64,6 +64,7 @@ test("a result of which nobody knows whether it was heard is told again as it wa
 
 for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ ([
   ["what the agent's function throws", () => assert.fail("nobody is there to be asked"), /nobody is there/],
+  ["what is no verdict", () => undefined, /returned undefined/],
   ["arguments of its own that the server does not take", () => ({ city: "x".repeat(2000) }), /1000 at most/],
 ])) {
   test(`${what} ends the run, and whoever reads it is told`, async (t) => {
