@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -589,6 +590,16 @@ async def test_break_cancels_though_the_stream_is_still_held(client: midstream.C
     await peer.send(final(start.request_id, 2, "cancelled"))
     assert await stream.cancel() == 2
     assert stream.text == "ab"
+
+
+async def test_a_reading_that_is_closed_cancels_though_it_is_still_held(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send_tokens(start, 0, "a")
+    async with aclosing(aiter(stream)) as chunks:
+        assert (await anext(chunks)).text == "a"
+    await peer.receive(Cancel)
 
 
 async def test_an_exception_in_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:

@@ -361,6 +361,10 @@ class Reading(Generic[T]):
             raise StopAsyncIteration
         return taken
 
+    async def aclose(self) -> None:
+        """Say now that nobody reads on, as dropping it does: for `contextlib.aclosing`."""
+        self._channel.abandon()
+
 
 def _cancel_when_freed(owner: Stream | Reading[T], channel: Channel) -> None:
     """Tie the stream to the life of an object. When the whole program ends, the connection goes anyway."""
