@@ -98,7 +98,7 @@ class ToolTasks:
         results = self._channel.core.told.results
         return [
             replace(work.outcome, index=results[call_id].index if call_id in results else None)
-            for call_id, work in self._work.items()
+            for call_id, work in list(self._work.items())  # which another thread may look at while calls come
             if work.outcome is not None
         ]
 
