@@ -6,6 +6,7 @@ import { AnswerText } from "./answer-text.js";
 import { CallCards } from "./call-cards.js";
 import { button, element } from "./dom.js";
 import { ReasoningFold } from "./reasoning-fold.js";
+import { sanitize } from "./sanitize.js";
 import { announce } from "./screen-reader.js";
 
 /** @typedef {import("./answer-state.js").Answer} Answer @typedef {import("./answer-state.js").Settings} Settings */
@@ -117,7 +118,8 @@ export class AnswerCard {
     const { state, running, reasons, final, awaitsTools } = this.answer;
     if (running && state === "paused" && awaitsTools) return "waits for tools";
     if (running) return reasons && state === "writing" ? "reasoning" : state;
-    return REASONS[final?.finish_reason] ?? "broken off";
+    const reason = final?.finish_reason ?? "error";
+    return REASONS[reason] ?? sanitize(reason); // of a newer server
   }
 
   #figures() {

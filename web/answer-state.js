@@ -15,10 +15,7 @@ import { Agent, Recorder } from "/sdk/midstream.js";
 import { AnswerCalls } from "./answer-calls.js";
 import { explain, explainSteering } from "./error-messages.js";
 import { RateMeter } from "./rate-meter.js";
-import { Transcript, injection } from "./answer-transcript.js";
-
-/** Where an answer's own words begin. */
-const START = { run: 0, index: 0 };
+import { START, Transcript, injection } from "./answer-transcript.js";
 
 export class Answer {
   /** What it is a fork of, and from where. @type {{ answer: Answer, at: Position } | null} */ origin = null;

@@ -2,6 +2,7 @@
  * The text of an answer on the page: each word can be clicked, or reached with the arrow keys, to go on from it; calls
  * stand among the words. Knows DOM and `Transcript`; knows no stream. Everything said by a model goes through `textContent`.
  */
+import { compare } from "./answer-transcript.js";
 import { sanitize } from "./sanitize.js";
 
 /** @typedef {import("./answer-transcript.js").Transcript} Transcript @typedef {import("./answer-transcript.js").Position} Position */
@@ -42,12 +43,17 @@ export class AnswerText {
     this.element.addEventListener("keydown", (event) => this.#key(event, onchoose, onpoint));
   }
 
-  /** Bring the page up to date with the transcript: what has not changed is not touched. */
+  /** Bring the page up to date with the transcript: what has not changed is not touched, nor looked at. */
   draw() {
-    const items = [...this.transcript.items()];
+    const from = this.transcript.takeChange();
+    if (!from) return;
+    let stands = this.#drawn.length;
+    while (stands && compare(this.#drawn[stands - 1].item, from) >= 0) stands--;
+    const items = [...this.transcript.items(from)];
+    const drawn = this.#drawn.slice(stands);
     let same = 0;
-    while (same < this.#drawn.length && same < items.length && this.#isDrawn(this.#drawn[same], items[same])) same++;
-    for (const { nodes } of this.#drawn.splice(same)) nodes.forEach((node) => node.remove());
+    while (same < drawn.length && same < items.length && this.#isDrawn(drawn[same], items[same])) same++;
+    for (const { nodes } of this.#drawn.splice(stands + same)) nodes.forEach((node) => node.remove());
     for (const item of items.slice(same)) {
       const before = this.#drawn.at(-1);
       const nodes = this.#nodes(item, !before || "call" in before.item);

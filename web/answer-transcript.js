@@ -22,7 +22,12 @@ import { answerMessage, outcomeMessage } from "/sdk/midstream.js";
 /** @param {Position} one @param {Position} other */
 export const compare = (one, other) => one.run - other.run || one.index - other.index;
 
+/** Where an answer's own words begin. */
+export const START = { run: 0, index: 0 };
+
 export class Transcript {
+  /** @type {Position | null} from where on it may be another than it was */ #changed = START;
+
   constructor() {
     /** @type {Piece[]} */ this.pieces = [];
     /** @type {Mark[]} */ this.marks = [];
@@ -35,14 +40,34 @@ export class Transcript {
     return this.pieces.map((piece) => piece.text).join("");
   }
 
+  /** From where on it may be another than when this was last asked; null where it is not. */
+  takeChange() {
+    const changed = this.#changed;
+    this.#changed = null;
+    return changed;
+  }
+
+  /** @param {Position} position */
+  #change({ run, index }) {
+    if (!this.#changed || compare({ run, index }, this.#changed) < 0) this.#changed = { run, index };
+  }
+
   /** @param {Piece} piece */
   add(piece) {
+    this.#change(this.#reached); // calls that were ahead of what is read may be so no longer
     this.pieces.push(piece);
     for (const part of piece.text.match(/\s*\S+|\s+/g) ?? []) this.#addWord(piece, part);
   }
 
   /** The calls of a run, as they stand now. @param {number} run @param {CallEntry[]} calls */
   show(run, calls) {
+    const stood = this.calls.filter((call) => call.run === run);
+    const differs = (/** @type {number} */ at) => stood[at]?.call.call_id !== calls[at]?.call.call_id || stood[at]?.index !== calls[at]?.index;
+    for (let at = 0; at < Math.max(stood.length, calls.length); at++) {
+      if (!differs(at)) continue;
+      for (const call of [stood[at], calls[at]]) if (call) this.#change(call);
+      break;
+    }
     this.calls = [...this.calls.filter((call) => call.run !== run), ...calls];
   }
 
@@ -57,6 +82,7 @@ export class Transcript {
 
   /** Marks at one position stand in the order in which they were made. @param {Mark} mark */
   mark(mark) {
+    this.#change(mark);
     if (mark.kind === "adjust") {
       const existing = this.marks.find((other) => other.kind === "adjust" && compare(other, mark) === 0);
       if (existing?.kind === "adjust") {
@@ -74,6 +100,7 @@ export class Transcript {
    * @param {Position} position @param {number} [length]
    */
   cut(position, length) {
+    this.#change(START); // its words are others
     const kept = this.#written(position);
     const moved = this.marks.filter((mark) => compare(mark, position) > 0 && mark.kind === "adjust");
     this.marks = this.marks.filter((mark) => compare(mark, position) <= 0);
@@ -90,14 +117,24 @@ export class Transcript {
     return last?.run === run ? last.index + last.count : 0;
   }
 
-  /** Words, marks and calls in reading order: what is no word stands before the first that it had to do with. */
-  *items() {
-    const end = this.pieces.at(-1) ?? { run: 0, index: 0, count: 0 };
-    const reached = { run: end.run, index: end.index + end.count };
+  /** @returns {Position} the end of what is read */
+  get #reached() {
+    const { run, index, count } = this.pieces.at(-1) ?? { ...START, count: 0 };
+    return { run, index: index + count };
+  }
+
+  /**
+   * Words, marks and calls at `from` or behind it, in reading order: what is no word stands before the first that it had
+   * to do with.
+   * @param {Position} [from]
+   */
+  *items(from = START) {
+    const reached = this.#reached;
     const calls = this.calls.filter((call) => compare(call, reached) <= 0); // others are ahead of what is read
-    const notes = [...this.marks, ...calls].sort(compare);
+    const notes = [...this.marks, ...calls].filter((note) => compare(note, from) >= 0).sort(compare);
     let next = 0;
-    for (const word of this.words) {
+    for (let at = firstFrom(this.words, from); at < this.words.length; at++) {
+      const word = this.words[at];
       while (next < notes.length && compare(notes[next], word) <= 0) yield notes[next++];
       yield word;
     }
@@ -105,7 +142,7 @@ export class Transcript {
   }
 
   /** Output and injections in order, from one position to another: what a model must be given to go on from there. @returns {Part[]} */
-  parts(from = { run: 0, index: 0 }, to = { run: Infinity, index: 0 }) {
+  parts(from = START, to = { run: Infinity, index: 0 }) {
     const injected = this.marks.filter((mark) => mark.kind === "inject" && compare(mark, to) < 0 && compare(mark, from) >= 0);
     /** @type {Part[]} */ const parts = [];
     for (const piece of this.#written(to).filter((piece) => compare(piece, from) >= 0)) {
@@ -123,7 +160,7 @@ export class Transcript {
    */
   standing() {
     /** @type {Message[]} */ const turns = [];
-    let from = { run: 0, index: 0 };
+    /** @type {Position} */ let from = START;
     for (const told of this.#results()) {
       turns.push(...said(this.parts(from, told[0]), told.map(({ call }) => call)), ...told.map(outcomeMessage));
       from = told[0];
@@ -163,10 +200,26 @@ export class Transcript {
       this.words.push({ run: piece.run, index: piece.index, end, text: part });
       return;
     }
+    this.#change(last);
     if (!last.text.trim()) last.index = piece.index; // a word begins where it can be seen
     last.text += part;
     last.end = end;
   }
+}
+
+/**
+ * Where in `words` the first stands that begins at `position` or behind it. What is drawn with each token does not walk
+ * through all that was said.
+ * @param {Word[]} words @param {Position} position
+ */
+export function firstFrom(words, position) {
+  let low = 0, high = words.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (compare(words[middle], position) < 0) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Parts as turns. @param {Part[]} parts @param {Call[]} calls that were made in the last of them @returns {Message[]} */

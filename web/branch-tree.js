@@ -4,7 +4,7 @@
  *
  * @typedef {import("./conversation.js").Turn} Turn @typedef {import("./answer-card.js").AnswerCard} AnswerCard
  */
-import { compare } from "./answer-transcript.js";
+import { firstFrom } from "./answer-transcript.js";
 import { element } from "./dom.js";
 import { sanitize } from "./sanitize.js";
 
@@ -108,19 +108,4 @@ export class BranchTree {
     event.preventDefault();
     event.stopPropagation();
   }
-}
-
-/**
- * Where in `words` the first stands that begins at `position` or behind it. The tree is drawn with each token of each
- * answer, so it does not walk through all that was said.
- * @param {import("./answer-transcript.js").Word[]} words @param {import("./answer-transcript.js").Position} position
- */
-function firstFrom(words, position) {
-  let low = 0, high = words.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (compare(words[middle], position) < 0) low = middle + 1;
-    else high = middle;
-  }
-  return low;
 }

@@ -62,7 +62,7 @@ class Card {
   #given = element("pre");
   #result = element("pre", "result");
   #acts = element("div", "acts");
-  #drawn = "";
+  /** @type {unknown[]} */ #drawn = [];
   /** @type {CallEntry | null} */ #entry = null;
   #editor;
   #buttons;
@@ -92,8 +92,8 @@ class Card {
   draw(entry, answer) {
     const { call, state, content, error, progress } = entry;
     this.#entry = entry;
-    const shown = JSON.stringify([entry, answer]);
-    if (shown === this.#drawn) return;
+    const shown = [call, call.approval, state, content, error, progress, answer]; // of a call another object says more
+    if (shown.every((one, at) => one === this.#drawn[at])) return;
     this.#drawn = shown;
     const name = sanitize(call.name);
     const whole = call.end !== undefined;

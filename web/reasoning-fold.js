@@ -10,6 +10,7 @@ export class ReasoningFold {
   #title = element("summary");
   #words = element("bdi");
   #shown = "";
+  #count = 0; // of its words
 
   constructor() {
     this.element.append(this.#title, this.#words);
@@ -21,15 +22,21 @@ export class ReasoningFold {
   draw(text, going) {
     this.element.hidden = !text;
     this.element.classList.toggle("going", going);
-    const words = text.split(/\s+/).filter(Boolean).length;
-    this.#title.textContent = `${going ? "Reasoning\u2026" : "Reasoning"} \u00b7 ${words} ${words === 1 ? "word" : "words"}`;
+    const stood = text.startsWith(this.#shown) ? this.#shown : "";
+    const more = text.slice(stood.length);
+    const split = /\S\S/.test(stood.slice(-1) + more.slice(0, 1)); // a word is, and its beginning was counted
+    this.#count = (stood ? this.#count : 0) + wordsIn(more) - Number(split);
+    this.#title.textContent = `${going ? "Reasoning\u2026" : "Reasoning"} \u00b7 ${this.#count} ${this.#count === 1 ? "word" : "words"}`;
     this.#shown = text;
-    this.#fill();
+    if (!stood) this.#fill();
+    else if (more && this.element.open) this.#words.append(sanitize(more));
   }
 
   /** Nobody pays for words that nobody sees. */
   #fill() {
-    const text = this.element.open ? sanitize(this.#shown) : "";
-    if (this.#words.textContent !== text) this.#words.textContent = text;
+    this.#words.textContent = this.element.open ? sanitize(this.#shown) : "";
   }
 }
+
+/** @param {string} text */
+const wordsIn = (text) => text.match(/\S+/g)?.length ?? 0;

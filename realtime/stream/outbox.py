@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from midstream.protocol import (
     MAX_ANSWERED,
     Adjusted,
+    AnyPauseReason,
     Approved,
     Attached,
     Beside,
@@ -27,7 +28,6 @@ from midstream.protocol import (
     Injected,
     Params,
     Paused,
-    PauseReason,
     Reasoning,
     Resumed,
     Rewound,
@@ -84,7 +84,7 @@ class Outbox:
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
         self._interval = interval
         self.shows_tokens = tokens
-        self.paused: PauseReason | None = None  # as the listener knows it
+        self.paused: AnyPauseReason | None = None  # as the listener knows it
         self.items: list[Item] = []  # that wait; tokens among them follow each other
         self._waiting_bytes = 0
         self._waiting_tokens = 0

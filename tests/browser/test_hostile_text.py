@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ MARKUP = '<img src=x onerror="window.harmed=1"><script>window.harmed=1</script>'
 REVERSED = "\u202egnp.exe\u2066 \x1b[31mred\x00 \x9b"
 
 
-def hostile_server(socket: WebSocketRoute) -> None:
+def hostile_server(socket: WebSocketRoute, finish_reason: str = "error") -> None:
     """A server whose model says hostile things."""
 
     def send(event: dict[str, Any]) -> None:
@@ -30,7 +31,7 @@ def hostile_server(socket: WebSocketRoute) -> None:
             {"type": "started", "model": MARKUP, "prompt_tokens": 1, "params": {}, "ref": frame.get("ref")},
             {"type": "token", "index": 0, "count": 1, "delta": MARKUP, "tokens": [1]},
             {"type": "token", "index": 1, "count": 1, "delta": f" {REVERSED}", "tokens": [2]},
-            {"type": "final", "index": 2, "finish_reason": "error", "stop_reason": MARKUP + REVERSED}
+            {"type": "final", "index": 2, "finish_reason": finish_reason, "stop_reason": MARKUP + REVERSED}
             | {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}},
         ]
         for seq, event in enumerate(events):
@@ -65,6 +66,15 @@ def test_controls_are_made_visible_and_the_text_is_isolated(answered: Page) -> N
     expect(text).to_contain_text("\u241b[31mred\u2400 \u27e89B\u27e9")
     assert not set(text.inner_text()) & set("\u202e\u2066\x1b\x00\x9b")
     assert text.evaluate("(text) => getComputedStyle(text).unicodeBidi") == "isolate"
+
+
+def test_so_is_an_end_that_the_page_does_not_know(open_page: Callable[[], Page], toy_server: Served) -> None:
+    page = open_page()
+    page.route_web_socket("**/v1/realtime", partial(hostile_server, finish_reason=f"moved {REVERSED}"))
+    page.goto(toy_server.http)
+    page.locator("#question").fill("Hi")
+    page.locator("#question").press("Enter")
+    expect(page.locator(".answer .state")).to_contain_text("moved \u27e8RLO\u27e9gnp.exe")
 
 
 def test_errors_and_names_are_shown_so_too(answered: Page) -> None:

@@ -122,5 +122,31 @@ def test_reasoning_is_folded_and_says_that_it_goes_on(page: Page) -> None:
     page.evaluate('fold.draw("Hm so it is", false)')
     expect(fold.locator("summary")).to_have_text("Reasoning · 4 words")
     expect(fold.locator("bdi")).to_have_text("Hm so it is")
+    page.evaluate('fold.draw("Hm so it isn\u202e", true)')
+    page.evaluate('fold.draw("Hm so it isn\u202e\'t so", true)')
+    expect(fold.locator("summary")).to_have_text("Reasoning… · 5 words")
+    expect(fold.locator("bdi")).to_have_text("Hm so it isn⟨RLO⟩'t so")
     page.evaluate('fold.draw("", false)')
     expect(fold).to_be_hidden()
+
+
+def test_a_card_of_which_nothing_is_new_is_not_looked_at(page: Page) -> None:
+    looked = page.evaluate(
+        """async () => {
+          const { CallCards } = await import("/call-cards.js");
+          const cards = new CallCards({});
+          let looked = 0;
+          const call = { call_id: "a", name: "sum", index: 0, end: 5, approval: true };
+          Object.defineProperty(call, "arguments", { get: () => (looked++, "{}"), enumerable: true });
+          const entry = { run: 0, index: 0, call, state: "asking", told: null };
+          const counts = [];
+          for (const change of [() => {}, () => {}, () => delete call.approval]) {
+            looked = 0;
+            change();
+            cards.draw([{ ...entry }], "live");
+            counts.push(looked);
+          }
+          return counts;
+        }"""
+    )
+    assert (looked[0] > 0, looked[1], looked[2] > 0) == (True, 0, True)

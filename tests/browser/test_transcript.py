@@ -78,3 +78,41 @@ def test_a_message_put_in_is_a_turn_of_its_own(page: Page) -> None:
     result = written(page, ["mark", SAID])
     assert result["parts"] == ["One two", "Why?", " three four five"]
     assert result["roles"] == ["assistant", "user", "assistant"]
+
+
+WALK = """async () => {
+    const { Transcript } = await import("/answer-transcript.js");
+    const { AnswerText } = await import("/answer-text.js");
+    const transcript = new Transcript();
+    const text = new AnswerText(transcript, () => document.createElement("b"), () => {}, () => {});
+    const say = (index, text) => transcript.add({ run: 0, index, count: 1, text });
+    for (let index = 0; index < 100; index++) say(index, ` ${index}`);
+    transcript.mark({ run: 0, index: 50, kind: "adjust", params: { temperature: 0.5 } });
+    text.draw();
+    let walked = 0;
+    for (const word of transcript.words.slice(0, 99)) {
+        const { text } = word;
+        Object.defineProperty(word, "text", { get: () => (walked++, text) });
+    }
+    const counts = [];
+    for (const act of [
+        () => say(100, "th"), () => say(101, " more"), () => {},
+        () => transcript.mark({ run: 0, index: 102, kind: "inject", text: " and" }),
+        () => transcript.mark({ run: 0, index: 50, kind: "adjust", params: { temperature: 0.7 } }),
+    ]) {
+        walked = 0;
+        act();
+        text.draw();
+        counts.push(walked);
+    }
+    return { counts, shown: text.element.textContent };
+}"""
+
+
+def test_to_draw_what_is_new_looks_at_nothing_else(page: Page) -> None:
+    """However long the answer is: all of it would be a frame's work, again and again."""
+    drawn = page.evaluate(WALK)
+    tokens = "".join(f" {index}" for index in range(50, 100))
+    assert drawn["counts"][:4] == [0, 0, 0, 0]
+    assert drawn["counts"][4] > 0
+    assert drawn["shown"].endswith(f"temperature 0.7{tokens}th more and")

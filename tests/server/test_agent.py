@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import midstream
-from midstream import Agent, Call, ToolOutcome, ToolProgress
+from midstream import Agent, Call, JsonTool, ToolOutcome, ToolProgress
 from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
 from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
@@ -287,6 +287,34 @@ async def test_more_calls_than_it_may_make_end_it(client: midstream.Client, scri
     await scripted.until_idle()
 
 
+async def test_a_call_beyond_them_does_not_run(client: midstream.Client) -> None:
+    run_for = list[str]()
+
+    async def noted(city: str) -> None:
+        run_for.append(city)
+
+    agent = Agent(tools=[JsonTool(name="weather", function=noted, parameters={})], max_calls=1)
+    run = await client.run(agent, saying(PARIS + ROME, "Never."))
+    with pytest.raises(midstream.LimitReached):
+        await run.answer()
+    await run.stream.cancel()
+    assert "Rome" not in run_for
+
+
+async def test_a_call_that_was_taken_back_is_one_of_them(client: midstream.Client) -> None:
+    by_hand = midstream.tool_of(weather)  # so that the stream waits
+    run = await client.run(Agent(tools=[by_hand], max_calls=1), saying(f"So.{PARIS}", "Never."))
+
+    async def take_it_back() -> None:
+        async for event in run:
+            if isinstance(event, ToolCallDone):
+                await run.stream.rewind(0)
+                await run.stream.resume()  # it may have waited for the result already
+
+    with pytest.raises(midstream.LimitReached):
+        await take_it_back()
+
+
 @pytest.mark.parametrize("how", ["cancel", "leave", "drop", "block"])
 async def test_whatever_ends_the_stream_ends_its_tools(
     client: midstream.Client, scripted: Served, how: str
@@ -384,6 +412,9 @@ async def test_a_call_is_answered_by_hand_or_refused(client: midstream.Client) -
     ]
     assert not gate.begun.is_set() or gate.cancelled.is_set()
     assert await run.answer() == "Thanks."
+    with pytest.raises(midstream.RequestFinished):
+        await run.give(call, "late")
+    assert run.outcomes[1].content == '{"degrees":-3}', "what was said stands"
 
 
 async def test_a_call_waits_for_a_yes_or_a_no(client: midstream.Client) -> None:
@@ -430,6 +461,12 @@ async def test_without_somebody_to_ask_the_events_are_answered(client: midstream
             assert event.approval
             await run.approve(run.stream.calls[0])
     assert run.outcomes[0].content == "mild in Paris"
+
+
+async def test_so_does_what_is_no_verdict(client: midstream.Client) -> None:
+    run = await client.run(Agent(tools=[weather], approve=lambda call: None), saying(PARIS, "Never."))  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="returned None"):
+        await run.answer()
 
 
 async def test_what_the_one_who_is_asked_raises_ends_the_run(

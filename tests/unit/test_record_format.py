@@ -70,6 +70,11 @@ def test_what_is_written_is_read_again() -> None:
     assert all(json.loads(line)["stream"] == 1 for line in text(START, *LINES).split("\n")[:-1])
 
 
+def test_an_end_as_a_newer_server_has_it_is_read_again() -> None:
+    end = Final(stream=1, index=0, finish_reason="moved_on")
+    assert parse_records(text(START, end))[0].lines == [end]
+
+
 def test_a_line_says_first_what_it_is_and_of_which_stream() -> None:
     assert text(Rewind(stream=1, index=1)) == '{"type":"rewind","stream":1,"index":1}\n'
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from midstream.record_format import (
     Tokens,
     ToolResult,
     Waits,
+    encode_line,
 )
 from midstream.recording import Recording, StreamRecorder, read_records
 
@@ -260,6 +262,24 @@ def test_a_full_disk_costs_the_record_and_not_the_stream() -> None:
     with pytest.raises(OSError) as told:  # noqa: PT011 - its number is looked at
         recording.close()
     assert (told.value.errno, told.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
+def test_another_thread_may_close_it_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the synchronous client, whose streams are read in a thread of its own."""
+    recording = Recording(tmp_path / "a.jsonl", lambda: None)
+    recorder = recording.recorder(protocol.Start(request_id="r", prompt="a"))
+    recorder.receive(STARTED)
+
+    def close_meanwhile(line: Line) -> bytes:
+        closing = threading.Thread(target=recording.close)
+        closing.start()
+        closing.join()
+        return encode_line(line)
+
+    monkeypatch.setattr("midstream.recording.encode_line", close_meanwhile)
+    recorder.receive(token())
+    (record,) = read_records(tmp_path / "a.jsonl")
+    assert record.lines == []
 
 
 def test_acts_of_guards_are_recorded_where_they_take_effect() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -19,12 +20,14 @@ from midstream.protocol import (
     Adjust,
     Adjusted,
     Cancel,
+    CatalogModel,
     CloseCode,
     Credit,
     Error,
     GoingAway,
     Grant,
     Inject,
+    Injected,
     Params,
     Pause,
     Paused,
@@ -526,6 +529,31 @@ async def test_an_event_of_a_kind_that_is_not_known_yet_is_passed_over(encoding:
         assert await stream.next() == midstream.Chunk(0, 1, "a")
 
 
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_words_of_a_newer_server_are_told_as_they_are(encoding: Encoding) -> None:
+    async with FakeServer() as server, midstream.connect(server.url, encoding=encoding) as client:
+        peer = await server.peer()
+        stream, start = await begin(client, peer)
+        name = start.request_id
+        await peer.send(Injected(request_id=name, index=0, count=3, reason="a_reminder"))
+        await peer.send(Paused(request_id=name, index=0, reason="maintenance"))
+        await asyncio.gather(client.ping(), pong(peer))
+        assert (stream.state, stream.pause_reason) == ("paused", "maintenance")
+        await peer.send(final(name, 0, "moved_on"))
+        assert await stream.next() is None
+        assert stream.final is not None
+        assert stream.final.finish_reason == "moved_on"
+
+
+async def test_so_is_what_it_says_of_a_model() -> None:
+    catalog = [CatalogModel(name="toy", state="asleep")]
+    async with (
+        FakeServer(first_event=replace(READY, catalog=catalog)) as server,
+        midstream.connect(server.url) as client,
+    ):
+        assert client.ready.catalog == catalog
+
+
 async def test_a_gap_in_a_stream_ends_the_connection(client: midstream.Client, peer: Peer) -> None:
     stream, start = await begin(client, peer)
     await peer.send(Token(request_id=start.request_id, index=3, count=1, delta="x"))
@@ -562,6 +590,16 @@ async def test_break_cancels_though_the_stream_is_still_held(client: midstream.C
     await peer.send(final(start.request_id, 2, "cancelled"))
     assert await stream.cancel() == 2
     assert stream.text == "ab"
+
+
+async def test_a_reading_that_is_closed_cancels_though_it_is_still_held(
+    client: midstream.Client, peer: Peer
+) -> None:
+    stream, start = await begin(client, peer)
+    await peer.send_tokens(start, 0, "a")
+    async with aclosing(aiter(stream)) as chunks:
+        assert (await anext(chunks)).text == "a"
+    await peer.receive(Cancel)
 
 
 async def test_an_exception_in_the_loop_cancels(client: midstream.Client, peer: Peer) -> None:

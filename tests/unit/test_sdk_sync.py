@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 import pytest
@@ -52,6 +53,19 @@ async def test_a_loop_to_the_end(url: str) -> None:
         assert stream.final is not None
         assert stream.final.finish_reason == "length"
         assert stream.next(timeout=60) is None
+
+    await with_client(url, script)
+
+
+async def test_a_reading_that_is_closed_cancels_though_it_is_still_held(
+    url: str, responder: Responder
+) -> None:
+    def script(client: sync.Client) -> None:
+        stream = client.start(prompt="Hi", window=1)
+        with closing(iter(stream)) as chunks:
+            next(chunks)
+        client.ping()
+        assert responder.finals[stream.request_id].finish_reason == "cancelled"
 
     await with_client(url, script)
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Annotated, Any, Literal, TypedDict
+from types import SimpleNamespace
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 import jsonschema
 import msgspec
 import pydantic
 import pytest
 
+import midstream
 from midstream.docstrings import read_docstring
 from midstream.options import plain_params, start_frame
 from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
 from midstream.schemas import from_json, json_schema, to_json
 from midstream.spans import Call, answer_message
+from midstream.stream_channel import Channel
+from midstream.stream_core import StreamCore
+from midstream.tool_tasks import ToolTasks, _Work
 from midstream.tools import BadCall, run_call, tool_of
 
 
@@ -168,6 +173,20 @@ def test_a_call_is_run_with_what_its_hints_make_of_it() -> None:
     told = '{"unit":"F","city":"Rome","where":{"x":1},"model":{"inner":{"n":3}}}'
     assert run_call(call("weather", told), [weather]) == ("Rome", 1, "F", Point(1), Model(inner=Inner(n=3)))
     assert run_call(call("Point", '{"x":4}'), [weather, Point]) == Point(4)
+
+
+def test_outcomes_may_be_looked_at_while_calls_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from another thread than that in which a synchronous client's streams are read."""
+    tasks = ToolTasks(cast(Channel, SimpleNamespace(core=StreamCore())), midstream.Agent())
+    made = call("weather", "{}")
+    tasks._work["a"] = _Work(made, outcome=midstream.ToolOutcome(call=made, content="mild"))
+
+    def meanwhile(outcome: midstream.ToolOutcome, **changes: object) -> midstream.ToolOutcome:
+        tasks._work["b"] = _Work(made)
+        return outcome
+
+    monkeypatch.setattr("midstream.tool_tasks.replace", meanwhile)
+    assert [outcome.content for outcome in tasks.outcomes] == ["mild"]
 
 
 async def test_an_async_function_is_awaited_by_whoever_called() -> None:

@@ -31,6 +31,7 @@ export class Run {
   #wake = () => {};
   /** @type {Promise<unknown> | null} of what was asked for */ #reading = null;
   /** @type {Error | null} why it was ended from here */ #failure = null;
+  /** @type {Set<string>} the ids of calls that were whole, also of those that were taken back */ #made = new Set();
 
   /**
    * @param {Client} client @param {Agent} agent @param {Message[]} question @param {Stream} stream
@@ -179,9 +180,14 @@ export class Run {
   /** @param {StreamEvent} event */
   #receive(event) {
     this.#tell(event);
-    this.#calls.receive(event);
+    this.#checkLimit();
+    if (!this.#failure || event.type === "final") this.#calls.receive(event); // what has failed begins no tool
+  }
+
+  #checkLimit() {
     const { maxCalls } = this.#agent;
-    if (this.#failure || this.stream.calls.length <= maxCalls) return;
+    for (const { call_id, end } of this.stream.calls) if (end !== undefined) this.#made.add(call_id);
+    if (this.#failure || this.#made.size <= maxCalls) return;
     this.#fail(new LimitReached(`the model made more than ${maxCalls} calls`, this.stream.requestId));
   }
 

@@ -21,7 +21,7 @@ import { checkTime } from "./options.js";
  * @property {(call: Call) => Verdict | Promise<Verdict>} [approve] is asked for that yes; without it somebody says
  *   `run.approve`, `run.amend` or `run.refuse`
  * @property {"pause" | "continue"} [onToolCall] whether the model waits for results, or goes on meanwhile
- * @property {number} [maxCalls] one more ends the run in a LimitReached
+ * @property {number} [maxCalls] one more, with those that are taken back, ends the run in a LimitReached
  * @property {number} [toolTimeoutMs] the longest that a tool may take
  * @property {object | boolean} [output] a JSON schema that the answer fits
  */

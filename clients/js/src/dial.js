@@ -7,7 +7,7 @@
  */
 
 import { abortable } from "./abortable.js";
-import { ConnectionLost, connectionClosed } from "./errors.js";
+import { ConnectionLost, MidstreamError, connectionClosed } from "./errors.js";
 import { parseReady } from "./event-parser.js";
 import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
 import { ATTEMPT_TIMEOUT_MS, withTimeout } from "./retry-loop.js";
@@ -41,7 +41,7 @@ export async function openSession(urls, options, signal) {
       await session.open(signal);
       return session;
     } catch (error) {
-      if (tries === urls.length || !(error instanceof ConnectionLost && error.retryable)) throw error;
+      if (tries === urls.length || !(error instanceof MidstreamError && error.retryable)) throw error;
     }
   }
 }

@@ -6,8 +6,9 @@
  * @import { Answer, Final, RequestFrame } from "./protocol.js"
  */
 
-import { requestFinished } from "./errors.js";
+import { outcomeUnknown, requestFinished } from "./errors.js";
 import { ANSWERS } from "./protocol.js";
+import { idempotent } from "./recovery.js";
 
 /**
  * @typedef {object} PendingFrame A frame that waits for its answer: an event with its ref, or an error.
@@ -88,11 +89,12 @@ export class PendingFrames {
   /**
    * All that is pending of a stream that has ended is answered by its end: a cancel that crossed the final on its
    * way gets no answer of its own.
-   * @param {Final} final
+   * @param {Final} final @param {boolean} answersLost whether some may have been given, and not told
    */
-  receiveFinal(final) {
-    for (const { ref, frame, requestId } of this.ofStream(final.request_id)) {
+  receiveFinal(final, answersLost) {
+    for (const { ref, frame, requestId, transport } of this.ofStream(final.request_id)) {
       if (frame.type === "cancel" || opens(frame)) this.resolve(ref, final);
+      else if (answersLost && transport && !idempotent(frame)) this.reject(ref, outcomeUnknown(frame.type, requestId));
       else this.reject(ref, requestFinished("the stream ended before the frame took effect", requestId));
     }
   }

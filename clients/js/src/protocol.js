@@ -207,8 +207,9 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @property {number | null} tokens_per_s
  */
 
-/** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard"} FinishReason */
-/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading"} PauseReason */
+/** @typedef {string & {}} AnotherWord One that a newer server says, and this version does not know. */
+/** @typedef {"stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard" | AnotherWord} FinishReason */
+/** @typedef {"client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading" | AnotherWord} PauseReason */
 /** @typedef {{request_id: string, seq: number, ref?: string}} StreamEventFields What every event of a stream has. */
 
 /**
@@ -225,7 +226,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   fingerprint?: string}} Resumed
  */
 /** @typedef {StreamEventFields & {type: "adjusted", index: number, params: Params}} Adjusted */
-/** @typedef {StreamEventFields & {type: "injected", index: number, count: number, reason?: "reasoning_tokens"}} Injected */
+/** @typedef {StreamEventFields & {type: "injected", index: number, count: number, reason?: "reasoning_tokens" | AnotherWord}} Injected */
 /** @typedef {StreamEventFields & {type: "reasoning", index: number, count: number, delta: string}} Reasoning */
 /** @typedef {StreamEventFields & {type: "tool_call", index: number, call_id: string, name: string}} ToolCall */
 /**
@@ -286,7 +287,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /**
  * @typedef {object} CatalogModel A model of the server, and whether it is loaded.
  * @property {string} name
- * @property {"cold" | "loading" | "ready" | "unloading"} state
+ * @property {"cold" | "loading" | "ready" | "unloading" | AnotherWord} state
  * @property {string[]} [aliases]
  * @property {string} [parent] of an adapter, the model that it changes
  * @property {boolean} [pinned] it stays loaded when nobody uses it

@@ -55,7 +55,7 @@ export function resendDecision(frame, { sentHere, sent, received, answersLost })
 }
 
 /** Whether to do it twice is to do it once. @param {RequestFrame} frame */
-function idempotent(frame) {
+export function idempotent(frame) {
   if (frame.type === "adjust") return frame.at === undefined;
   return ["pause", "resume", "cancel"].includes(frame.type);
 }

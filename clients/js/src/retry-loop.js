@@ -19,7 +19,7 @@ export const ATTEMPT_TIMEOUT_MS = 10_000;
  * @param {any} why what made it necessary
  */
 export async function retry(attempt, backoff, signal, why) {
-  for (let wait; (wait = backoff.next(performance.now())) !== null; ) {
+  for (let wait; (wait = backoff.next(performance.now(), why.retryAfterMs ?? 0)) !== null; ) {
     await delay(wait, signal);
     if (signal.aborted) return;
     try {

@@ -17,7 +17,7 @@ import { Backoff } from "./backoff.js";
 import { notify } from "./callbacks.js";
 import { Channel, Channels, channelFor } from "./stream-channel.js";
 import { ConnectionLost, ProtocolError, connectionClosed, fromEvent, outcomeUnknown } from "./errors.js";
-import { notTheSame, streamLost } from "./errors.js";
+import { notTheSame, requestFinished, streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";
 import { Past } from "./past.js";
 import { randomId } from "./options.js";
@@ -101,10 +101,21 @@ export class Session {
   /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {Promise<Answer>} */
   async request(frame, onanswer) {
     if (this.#lost) throw this.#lost;
+    if (frame.type === "cancel") this.#forgetUnsaid(frame.request_id);
     const pending = this.#pending.add(frame, onanswer);
     this.#channels.get(pending.requestId)?.past?.sent(pending.ref, frame);
     if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
     return pending.answered;
+  }
+
+  /** What no server has heard of is none's to cancel: whoever has a stream of this name is somebody else. @param {string} requestId */
+  #forgetUnsaid(requestId) {
+    const channel = this.#channels.get(requestId);
+    const opening = this.#pending.opening(requestId);
+    if (!channel || !opening || opening.transport) return;
+    const why = requestFinished("it was cancelled before it was asked for", requestId);
+    this.#fail(channel, why);
+    throw why;
   }
 
   close() {
@@ -155,13 +166,14 @@ export class Session {
     } else if (event.type === "attached") {
       this.#receiveAttached(event);
     } else if ("request_id" in event) {
+      const channel = this.#channels.get(event.request_id);
       this.#connection.confirm(); // a stream has events on a transport only when it was opened there
       const restarting = this.#restarting(event.request_id);
       if (restarting) this.#receiveRestarted(restarting, event);
       else this.#receiveOfStream(event);
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
       if (event.type === "final") {
-        this.#pending.receiveFinal(event);
+        this.#pending.receiveFinal(event, Boolean(channel?.answersLost));
         this.#leaveIfIdle();
       }
     }

@@ -100,12 +100,15 @@ export class StreamCalls {
     return this.#give(call, { content: resultText(content) });
   }
 
-  /** Where the server refuses it, it was not said. @param {Call} call @param {Result} result */
+  /** Where the server refuses it, it was not said, and what was said before stands. @param {Call} call @param {Result} result */
   async #give(call, result) {
+    const before = this.#outcomes.get(call.call_id);
     try {
       return await this.#settle(call, result);
     } catch (error) {
+      const { index = null, length = 0 } = this.#outcomes.get(call.call_id) ?? {};
       this.#outcomes.delete(call.call_id);
+      if (before) this.#outcomes.set(call.call_id, index === null ? before : { ...before, index, length });
       throw error;
     }
   }
@@ -168,6 +171,7 @@ export class StreamCalls {
     if (!this.#stream.calls.includes(call)) return; // it was taken back, or changed, meanwhile
     if (verdict === true) await this.#stream.approve(call).catch(toldByEvents);
     else if (verdict === false || typeof verdict === "string") await this.refuse(call, verdict || NO).catch(toldByEvents);
+    else if (typeof verdict !== "object" || !verdict) throw new TypeError(`\`approve\` returned ${verdict}: a verdict is a boolean, a text or other arguments`);
     else {
       this.#changed.add(call.call_id); // and is approved when it is whole again
       await this.#stream.amend(call, verdict);

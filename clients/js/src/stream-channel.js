@@ -87,9 +87,11 @@ export class Channel {
     const missed = event.type === "snapshot" && event.seq !== this.core.seq + 1;
     if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
-    if (missed) this.past?.miss(event);
+    if (event.type === "snapshot" && missed) {
+      this.past?.miss(event);
+      this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
+    }
     this.past?.receive(event, this.core.spans.calls);
-    if (event.type === "snapshot") this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
     this.recorder?.receive(event);
     notify(this.onevent, event);
     this.wake();

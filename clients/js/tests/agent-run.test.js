@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Agent } from "../src/midstream.js";
+import { Agent, LimitReached } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
-import { final, snapshot, started, token } from "./sample-events.js";
+import { final, rewound, snapshot, started, token } from "./sample-events.js";
 import { connected, cutAndReconnect, sendAttached } from "./scripted-server.js";
 
 /**
@@ -64,6 +64,7 @@ test("a result of which nobody knows whether it was heard is told again as it wa
 
 for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ ([
   ["what the agent's function throws", () => assert.fail("nobody is there to be asked"), /nobody is there/],
+  ["what is no verdict", () => undefined, /returned undefined/],
   ["arguments of its own that the server does not take", () => ({ city: "x".repeat(2000) }), /1000 at most/],
 ])) {
   test(`${what} ends the run, and whoever reads it is told`, async (t) => {
@@ -74,6 +75,23 @@ for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ 
     await assert.rejects(reading, why);
   });
 }
+
+test("a call beyond `maxCalls` does not run, and one that was taken back is one of them", async (t) => {
+  let runs = 0;
+  const tools = [{ name: "weather", run: () => ++runs }];
+  const { run, sent, socket } = await calling(t, { tools, maxCalls: 1 });
+  const reading = run.answer();
+  const call = { request_id: "r", index: 0, call_id: "b" };
+  socket.receive({ ...rewound(0, 0), seq: 6 });
+  socket.receive({ ...token(0, "", { count: 5 }), seq: 7 });
+  socket.receive({ ...call, type: "tool_call", seq: 8, name: "weather" });
+  assert.equal(socket.sent.find(({ type }) => type === "cancel"), undefined, "it is not made yet");
+  socket.receive({ ...call, type: "tool_call_done", seq: 9, end: 5 });
+  const { ref } = await sent("cancel");
+  socket.receive({ ...final("cancelled"), seq: 10, ref });
+  await assert.rejects(reading, LimitReached);
+  assert.equal(runs, 1);
+});
 
 test("a tool may take as long as it likes", async (t) => {
   for (const toolTimeoutMs of [Infinity, 1e12, 1000.5]) {

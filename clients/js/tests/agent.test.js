@@ -130,6 +130,7 @@ withAndWithoutWorker("agents", [scripted], (fixture) => {
       for await (const _ of run);
       assert.deepEqual(run.outcomes.map(({ content }) => content), ['{"degrees":20}']);
       await assert.rejects(run.give(call, "late"));
+      assert.deepEqual(run.outcomes.map(({ content }) => content), ['{"degrees":20}'], "what was said stands");
     }
   });
 

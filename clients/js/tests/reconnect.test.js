@@ -68,6 +68,17 @@ test("of several servers each has its turn", async (t) => {
   await assert.rejects(connect([], { WebSocket: FakeSocket }), TypeError);
 });
 
+test("where one of several servers says that it has no room, the next is asked", async (t) => {
+  const connecting = connect(["http://a", "http://b"], { WebSocket: FakeSocket });
+  const full = FakeSocket.last;
+  sendError(full, { code: "overloaded", retryable: true });
+  const socket = await nextSocket(full);
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  assert.equal(client.state, "open");
+});
+
 test("it is tried again and again, and when time is up everything fails", async (t) => {
   let tries = 0;
   class Unlucky extends FakeSocket {
@@ -278,6 +289,20 @@ test("who comes back for ever waits for another server, too", async (t) => {
   await starting;
 });
 
+test("a start that nobody wants any more, and no server has heard of, is not asked for", async (t) => {
+  const { client, socket } = await connected(t);
+  socket.end(1006);
+  const abort = new AbortController();
+  const starting = client.start({ prompt: "Hi", request_id: "left", signal: abort.signal });
+  const attaching = client.attach("another's", { signal: abort.signal });
+  abort.abort();
+  await assert.rejects(starting, { name: "AbortError" });
+  await assert.rejects(attaching, { name: "AbortError" });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(next.sent.map(({ type }) => type), ["replace"]);
+});
+
 test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);
   const abort = new AbortController();
@@ -381,6 +406,19 @@ test("a snapshot that tells of answers leaves nothing unknown: what it does not 
   assert.deepEqual(sentFrames(next).slice(2), [unheard]);
   next.receive({ type: "injected", request_id: "r", seq: 6, ref: unheard.ref, index: 2, count: 1 });
   assert.equal(await asked[3], 2);
+});
+
+test("behind a snapshot the end says of nothing that it had no effect", async (t) => {
+  const { socket, stream } = await running(t);
+  const asked = [stream.inject({ text: "x" }), stream.pause()];
+  socket.end(1006);
+  const unheard = stream.inject({ text: "y" });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive(snapshot(5, { index: 2, text: "ab" }));
+  next.receive({ ...final("stop"), seq: 6, index: 2 });
+  await assert.rejects(asked[0], { name: "ConnectionLost", message: /"inject".*not known/ });
+  for (const none of [asked[1], unheard]) await assert.rejects(none, { code: "request_finished" });
 });
 
 test("what is asked for while there is no socket waits, and goes out in order", async (t) => {

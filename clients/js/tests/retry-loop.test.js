@@ -39,6 +39,17 @@ test("where there was no time for a try, the first loss is the reason", async ()
   await assert.rejects(retry(async () => {}, soon(0), never, WHY), WHY);
 });
 
+test("a server that says when is asked no sooner", async () => {
+  const refused = Object.assign(new Error("it goes away"), { retryable: true, retryAfterMs: 2000 });
+  let tries = 0;
+  const attempt = async () => {
+    tries += 1;
+    throw refused;
+  };
+  await assert.rejects(retry(attempt, soon(1000), never, WHY), refused); // who may try for less does not
+  assert.equal(tries, 1);
+});
+
 test("whoever goes away ends it, while it waits and while it tries", async () => {
   for (const backoff of [soon(60_000), late()]) {
     const gone = new AbortController();

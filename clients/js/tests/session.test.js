@@ -176,6 +176,16 @@ test("an event of a kind that is not known yet is passed over", async () => {
   assert.equal(client.state, "open");
 });
 
+test("words of a newer server are told as they are", async () => {
+  const { socket, stream } = await running();
+  socket.receive({ type: "injected", request_id: "r", seq: 1, index: 0, count: 3, reason: "a_reminder" });
+  socket.receive({ type: "paused", request_id: "r", seq: 2, index: 0, reason: "maintenance" });
+  assert.deepEqual([stream.state, stream.pauseReason], ["paused", "maintenance"]);
+  socket.receive({ ...final("moved_on"), seq: 3 });
+  assert.equal(await stream.next(), null);
+  assert.equal(stream.final?.finish_reason, "moved_on");
+});
+
 test("a server that goes away says so", async () => {
   const { client, socket } = await connected();
   /** @type {number[]} */ const seen = [];

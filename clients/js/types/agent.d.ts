@@ -10,7 +10,7 @@
  * @property {(call: Call) => Verdict | Promise<Verdict>} [approve] is asked for that yes; without it somebody says
  *   `run.approve`, `run.amend` or `run.refuse`
  * @property {"pause" | "continue"} [onToolCall] whether the model waits for results, or goes on meanwhile
- * @property {number} [maxCalls] one more ends the run in a LimitReached
+ * @property {number} [maxCalls] one more, with those that are taken back, ends the run in a LimitReached
  * @property {number} [toolTimeoutMs] the longest that a tool may take
  * @property {object | boolean} [output] a JSON schema that the answer fits
  */
@@ -156,7 +156,7 @@ export type AgentFields = {
      */
     onToolCall?: "pause" | "continue" | undefined;
     /**
-     * one more ends the run in a LimitReached
+     * one more, with those that are taken back, ends the run in a LimitReached
      */
     maxCalls?: number | undefined;
     /**

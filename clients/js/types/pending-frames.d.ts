@@ -34,9 +34,9 @@ export class PendingFrames {
     /**
      * All that is pending of a stream that has ended is answered by its end: a cancel that crossed the final on its
      * way gets no answer of its own.
-     * @param {Final} final
+     * @param {Final} final @param {boolean} answersLost whether some may have been given, and not told
      */
-    receiveFinal(final: Final): void;
+    receiveFinal(final: Final, answersLost: boolean): void;
     /** @param {string} requestId @param {Error} error */
     rejectOfStream(requestId: string, error: Error): void;
     /** @param {Error} error */

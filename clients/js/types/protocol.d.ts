@@ -425,8 +425,12 @@ export type Timing = {
     paused_ms: number;
     tokens_per_s: number | null;
 };
-export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard";
-export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading";
+/**
+ * One that a newer server says, and this version does not know.
+ */
+export type AnotherWord = string & {};
+export type FinishReason = "stop" | "length" | "cancelled" | "error" | "tool_calls" | "guard" | AnotherWord;
+export type PauseReason = "client" | "memory" | "detached" | "engine" | "tool_call" | "guard" | "loading" | AnotherWord;
 /**
  * What every event of a stream has.
  */
@@ -472,7 +476,7 @@ export type Injected = StreamEventFields & {
     type: "injected";
     index: number;
     count: number;
-    reason?: "reasoning_tokens";
+    reason?: "reasoning_tokens" | AnotherWord;
 };
 export type Reasoning = StreamEventFields & {
     type: "reasoning";
@@ -603,7 +607,7 @@ export type Limits = {
  */
 export type CatalogModel = {
     name: string;
-    state: "cold" | "loading" | "ready" | "unloading";
+    state: "cold" | "loading" | "ready" | "unloading" | AnotherWord;
     aliases?: string[] | undefined;
     /**
      * of an adapter, the model that it changes

@@ -27,6 +27,8 @@ export function reopeningFrame(pending: PendingFrame, { seq, epoch }: {
  * @returns {"send" | "wait" | "unknown"}
  */
 export function resendDecision(frame: RequestFrame, { sentHere, sent, received, answersLost }: DeliveryState): "send" | "wait" | "unknown";
+/** Whether to do it twice is to do it once. @param {RequestFrame} frame */
+export function idempotent(frame: RequestFrame): boolean;
 /**
  * What is known of a frame that has no answer yet.
  */

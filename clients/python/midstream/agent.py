@@ -36,9 +36,9 @@ class Agent:
     is told. With on_tool_call="continue" it writes on while tools run. `system` is what the model is told
     first, `output` the type that the answer is to have. `approve` is asked for each call that waits for a
     yes, of the tools that `approvals` names, or of all: it returns True, False or a text that says why not,
-    or other arguments, with which the call is made. A run that makes more than `max_calls` calls raises
-    LimitReached, and a tool may take `tool_timeout_s`. `options` are as those of `Client.start`; the
-    `timeout_ms` among them is that of a whole run.
+    or other arguments, with which the call is made. A run that makes more than `max_calls` calls, with
+    those that are taken back, raises LimitReached, and a tool may take `tool_timeout_s`. `options` are as
+    those of `Client.start`; the `timeout_ms` among them is that of a whole run.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Run:
         return Reading(self._next, self._stream.channel)
 
     async def _next(self) -> Event | None:
-        event = await self._stream.next_event()
+        event, limit = await self._stream.next_event(), self.agent.max_calls
+        if limit is not None and len(self._stream.channel.core.spans.made) > limit:  # before the tool runs
+            raise LimitReached(f"the model made more than {limit} calls")
         if event is not None:
             self._tasks.receive(event)
         if self._tasks.failure is not None:
             raise self._tasks.failure
-        if self.agent.max_calls is not None and len(self._tasks.made) > self.agent.max_calls:
-            raise LimitReached(f"the model made more than {self.agent.max_calls} calls")
         return event
 
     async def answer(self) -> Any:

@@ -128,7 +128,8 @@ class Client:
         start = self._with_grace(start_frame(options), options)
         start.credit = None if credit == "auto" else explicit_credit(credit, window, start.stream_interval)
         core = StreamCore(None if credit == "auto" else window, start.stream_interval, start.credit)
-        recorder = None if self._recording is None else self._recording.recorder(start)
+        recording = self._recording  # another thread may close it meanwhile
+        recorder = None if recording is None else recording.recorder(start)
         kept = "on_disconnect" in options
         channel = Channel(self._session, start.request_id, core, start, kept=kept, recorder=recorder)
         return await self._open(channel, start, Started)

@@ -7,7 +7,7 @@ but msgspec. `docs/protocol.md` says the same for people.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -358,6 +358,12 @@ ClientFrame = StreamFrame | Replace | Ping
 # -- server to client ------------------------------------------------------------------------------
 
 
+def _one_of(words: object) -> Meta:
+    """Of a field that has one of these words, as far as this version knows. A newer server may say others:
+    whoever reads them is given them as they are."""
+    return Meta(extra_json_schema={"enum": sorted(get_args(words))})
+
+
 class TokenLogprob(Struct, omit_defaults=True):
     """One output token's log probability, and those of the most likely tokens in its place."""
 
@@ -391,13 +397,14 @@ class Event(Struct, tag_field="type", tag=str.lower, omit_defaults=True, kw_only
 
 
 ModelState = Literal["cold", "loading", "ready", "unloading"]
+AnyModelState = Annotated[str, _one_of(ModelState)]
 
 
 class CatalogModel(Struct, kw_only=True, omit_defaults=True):
     """A model of the server. `context` and `fingerprint` are there once they are known."""
 
     name: str
-    state: ModelState
+    state: AnyModelState
     aliases: list[str] = []
     parent: str | None = None  # of an adapter, the model that it changes
     pinned: bool = False  # whether it stays loaded when nobody uses it
@@ -486,13 +493,14 @@ class Approved(StreamEvent, kw_only=True):
 
 
 PauseReason = Literal["client", "memory", "detached", "engine", "tool_call", "guard", "loading"]
+AnyPauseReason = Annotated[str, _one_of(PauseReason)]
 
 
 class Paused(StreamEvent, kw_only=True):
     """`eta_ms`: while the model is loaded, until it is, by how long that took before."""
 
     index: int
-    reason: PauseReason
+    reason: AnyPauseReason
     eta_ms: int | None = None
 
 
@@ -507,12 +515,16 @@ class Adjusted(StreamEvent, kw_only=True):
     params: Params
 
 
+InjectionReason = Literal["reasoning_tokens"]
+AnyInjectionReason = Annotated[str, _one_of(InjectionReason)]
+
+
 class Injected(StreamEvent, kw_only=True):
     """`reason`: why it was done, where nobody asked for it in a frame."""
 
     index: int
     count: int
-    reason: Literal["reasoning_tokens"] | None = None
+    reason: AnyInjectionReason | None = None
 
 
 class Rewound(StreamEvent, kw_only=True):
@@ -562,7 +574,7 @@ class Snapshot(StreamEvent, kw_only=True):
     prompt_tokens: int
     params: Params
     fingerprint: str | None = None
-    paused: PauseReason | None = None
+    paused: AnyPauseReason | None = None
     reasoning: str = ""
     tool_calls: list[SnapshotCall] = []
     injected_tokens: int = 0
@@ -571,11 +583,12 @@ class Snapshot(StreamEvent, kw_only=True):
 
 
 FinishReason = Literal["stop", "length", "cancelled", "error", "tool_calls", "guard"]
+AnyFinishReason = Annotated[str, _one_of(FinishReason)]
 
 
 class Final(StreamEvent, kw_only=True):
     index: int
-    finish_reason: FinishReason
+    finish_reason: AnyFinishReason
     stop_reason: str | None = None
     usage: Usage
     timing: Timing

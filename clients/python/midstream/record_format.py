@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from midstream.errors import MidstreamError
 from midstream.protocol import (
-    FinishReason,
+    AnyFinishReason,
     Fork,
     Index,
     Messages,
@@ -150,7 +150,7 @@ class Lost(RecordLine, kw_only=True):
 
 class Final(RecordLine, kw_only=True):
     index: Index
-    finish_reason: FinishReason
+    finish_reason: AnyFinishReason
     stop_reason: str | None = None
 
 

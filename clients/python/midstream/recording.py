@@ -7,6 +7,7 @@ that the server said. The format is `record_format`'s; who is recorded is the cl
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from typing import Self
 from midstream import protocol, record_format
 from midstream.forked_record import lines_of_fork
 from midstream.guard_acts import GuardActs
-from midstream.protocol import Frame, PauseReason, StreamEvent
+from midstream.protocol import AnyPauseReason, Frame, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
 from midstream.told import Told
 
@@ -42,6 +43,7 @@ class Recording:
         self._numbers = itertools.count(1)
         self._by_request = dict[str, int]()  # the stream's number
         self._failure: OSError | None = None
+        self._writing = threading.Lock()  # a synchronous client's streams are read in a thread of its own
 
     def recorder(self, start: protocol.Start) -> StreamRecorder:
         """For a stream that is about to be started. Its tokens come with ids and log probabilities."""
@@ -63,21 +65,25 @@ class Recording:
 
     def _write(self, line: Line) -> None:
         """A full disk is no reason to lose the stream: whoever closes the recording hears of it."""
-        if self._file.closed or self._failure is not None:
-            return
-        try:
-            self._file.write(encode_line(line))
-        except OSError as error:
-            error.filename = self._file.name
-            self._failure = error
+        data = encode_line(line)
+        with self._writing:
+            if self._file.closed or self._failure is not None:
+                return
+            try:
+                self._file.write(data)
+            except OSError as error:
+                error.filename = self._file.name
+                self._failure = error
 
     def close(self) -> None:
         """Stop recording. Raises OSError if something could not be written. May be called again."""
-        if not self._file.closed:
+        with self._writing:
+            if self._file.closed:
+                return
             self._on_close()
             self._file.close()
-            if self._failure is not None:
-                raise self._failure
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +112,7 @@ class StreamRecorder:
         self._forked: protocol.Started | None = None  # until it is known what it begins with
         self._frames: list[Frame] = []  # that were sent, and have no answer yet
         self._end = 0  # of the output that has come and stands
-        self._paused: PauseReason | None = None
+        self._paused: AnyPauseReason | None = None
         self._calls: list[str] = []  # the ids of those that stand
         self._told = Told()
         self._guard_acts = GuardActs()

@@ -84,6 +84,7 @@ class Thought(Struct, frozen=True):
 class Spans:
     def __init__(self) -> None:
         self.thoughts: list[Thought] = []
+        self.made: set[str] = set()  # the ids of calls that were whole, also of those that were taken back
         self._calls: list[SnapshotCall] = []  # each is another one once it is written anew
 
     @property
@@ -114,6 +115,7 @@ class Spans:
             case ToolCallDone(call_id=call_id, end=end, approval=approval):
                 call = self._open(call_id)
                 call.end, call.approval = end, approval
+                self.made.add(call_id)
             case Approved(call_id=call_id):
                 for call in self._calls:
                     call.approval = call.approval and call.call_id != call_id
@@ -131,6 +133,7 @@ class Spans:
     def receive_snapshot(self, event: Snapshot) -> None:
         self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
         self._calls = [self._as_it_stood(call) for call in event.tool_calls]
+        self.made |= {call.call_id for call in self._calls if call.end is not None}
 
     def _as_it_stood(self, call: SnapshotCall) -> SnapshotCall:
         """The same one, where nothing but a yes has come."""

@@ -19,6 +19,7 @@ from midstream.protocol import (
     Adjust,
     Adjusted,
     Amend,
+    AnyPauseReason,
     Approve,
     Approved,
     Cancel,
@@ -31,7 +32,6 @@ from midstream.protocol import (
     Params,
     Pause,
     Paused,
-    PauseReason,
     Resume,
     Resumed,
     Rewind,
@@ -160,7 +160,7 @@ class Stream:
         return self._core.state
 
     @property
-    def pause_reason(self) -> PauseReason | None:
+    def pause_reason(self) -> AnyPauseReason | None:
         """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
         (it failed), "loading" (its model is) or "detached"."""
         return self._core.pause_reason
@@ -360,6 +360,10 @@ class Reading(Generic[T]):
         if taken is None:
             raise StopAsyncIteration
         return taken
+
+    async def aclose(self) -> None:
+        """Say now that nobody reads on, as dropping it does: for `contextlib.aclosing`."""
+        self._channel.abandon()
 
 
 def _cancel_when_freed(owner: Stream | Reading[T], channel: Channel) -> None:

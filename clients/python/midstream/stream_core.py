@@ -18,6 +18,7 @@ from midstream.guard_acts import GuardActs
 from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
+    AnyPauseReason,
     Credit,
     Event,
     Final,
@@ -25,7 +26,6 @@ from midstream.protocol import (
     Injected,
     Params,
     Paused,
-    PauseReason,
     Resumed,
     Rewound,
     Snapshot,
@@ -94,7 +94,7 @@ class StreamCore:
         self.fingerprint: str | None = None
         self.params = Params()
         self.final: Final | None = None
-        self.pause_reason: PauseReason | None = None
+        self.pause_reason: AnyPauseReason | None = None
         self.index = 0  # the output tokens that have come and still stand
         self.consumed = 0  # those of them that were taken
         self.tokens: list[int] = []

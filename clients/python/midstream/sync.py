@@ -28,7 +28,7 @@ from midstream.client import RECONNECT_S, SILENCE_S, Completion
 from midstream.dial import Encoding
 from midstream.errors import ConnectionLost
 from midstream.options import DEFAULT_WINDOW, CreditLike, MessageLike, ParamOptions, StartOptions
-from midstream.protocol import Event, Final, Message, Params, PauseReason, Ready, StreamEvent
+from midstream.protocol import AnyPauseReason, Event, Final, Message, Params, Ready, StreamEvent
 from midstream.reconnecting import ClientState
 from midstream.record_format import Record
 from midstream.recording import Recording
@@ -208,7 +208,7 @@ class Stream:
         return self._stream.state
 
     @property
-    def pause_reason(self) -> PauseReason | None:
+    def pause_reason(self) -> AnyPauseReason | None:
         """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
         (it failed), "loading" (its model is) or "detached"."""
         return self._stream.pause_reason
@@ -370,6 +370,10 @@ class Reading(Generic[T]):
             return self._thread.run(self._reading.__anext__())
         except StopAsyncIteration:
             raise StopIteration from None
+
+    def close(self) -> None:
+        """Say now that nobody reads on, as dropping it does: for `contextlib.closing`."""
+        self._thread.run(self._reading.aclose())
 
 
 class Client:

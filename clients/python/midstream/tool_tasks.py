@@ -81,7 +81,6 @@ class _Work(Struct):
 
 class ToolTasks:
     def __init__(self, channel: Channel, agent: Agent) -> None:
-        self.made: set[str] = set()  # calls, also those that were taken back
         self.failure: Exception | None = None  # why the stream was cancelled, where it was from here
         self._channel = channel
         self._agent = agent
@@ -99,7 +98,7 @@ class ToolTasks:
         results = self._channel.core.told.results
         return [
             replace(work.outcome, index=results[call_id].index if call_id in results else None)
-            for call_id, work in self._work.items()
+            for call_id, work in list(self._work.items())  # which another thread may look at while calls come
             if work.outcome is not None
         ]
 
@@ -140,7 +139,6 @@ class ToolTasks:
                 if work.task is not None:
                     work.task.cancel()
         for call in standing.values() if not self._channel.ended else ():
-            self.made.add(call.call_id)
             work = self._work.setdefault(call.call_id, _Work(call))
             if work.outcome is None and call.approval:
                 self._have_approved(work)
@@ -201,9 +199,13 @@ class ToolTasks:
         if verdict is True:
             with suppress(InvalidParams):  # it stands no more, or has its result from somebody else
                 await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
-        else:
-            why = REFUSED if verdict is False else str(verdict)
+        elif verdict is False or isinstance(verdict, str):
+            why = REFUSED if verdict is False else verdict
             await self._settle(work, ToolOutcome(call=call, error=why))
+        else:
+            raise TypeError(
+                f"`approve` returned {verdict!r}: a verdict is True, False, a text or other arguments"
+            )
 
     def _fail(self, error: Exception) -> None:
         self.failure = error
@@ -213,12 +215,19 @@ class ToolTasks:
         await self._settle(work, await self._outcome(work.call))
 
     async def give(self, call: Call, content: object = None, error: str | None = None) -> None:
-        """By hand: what runs for the call is cancelled."""
+        """By hand: what runs for the call is cancelled. Where the server refuses it, it was not said, and
+        what was said before stands."""
+        told = None if error is not None else result_text(content)
         work = self._work.setdefault(call.call_id, _Work(call))
         if work.task is not None:
             work.task.cancel()
-        told = None if error is not None else result_text(content)
-        await self._settle(work, ToolOutcome(call=call, content=told, error=error))
+        before, work.outcome = work.outcome, ToolOutcome(call=call, content=told, error=error)
+        self._channel.note(work.outcome)
+        try:
+            await self._say(work.call, work.outcome)
+        except (RequestError, ConnectionLost):
+            work.outcome = before
+            raise
 
     async def _outcome(self, call: Call) -> ToolOutcome:
         loop = asyncio.get_running_loop()
@@ -254,28 +263,37 @@ class ToolTasks:
         await self._tell(work)
 
     async def _tell(self, work: _Work) -> None:
-        """What the stream does not take it has, or stands no more. Where the connection was lost meanwhile
-        nobody knows, and it is told again."""
-        outcome, refused = work.outcome, False
-        assert outcome is not None, "it is told once there is one"
-        while not self._channel.ended:
-            request_id, call_id = self._channel.request_id, work.call.call_id
-            told = {"content": outcome.content, "error": outcome.error}
+        """Where it cannot be told, as a text too long, the model is told that."""
+        assert work.outcome is not None, "it is told once there is one"
+        refusal = await self._refusal(work.call, work.outcome)
+        if refusal is not None:
+            what = "error" if work.outcome.content is None else "result"
+            work.outcome = ToolOutcome(call=work.call, error=f"the {what} cannot be told: {refusal}")
+            refusal = await self._refusal(work.call, work.outcome)
+        if refusal is not None:  # for that there is no room either
+            self._fail(refusal)
+
+    async def _refusal(self, call: Call, outcome: ToolOutcome) -> RequestError | None:
+        """Why it cannot be told. What the stream does not take it has, or needs no more."""
+        try:
+            await self._say(call, outcome)
+        except (RequestFinished, InvalidParams, ConnectionLost):
+            return None
+        except RequestError as refusal:
+            return None if self._channel.ended else refusal
+        return None
+
+    async def _say(self, call: Call, outcome: ToolOutcome) -> None:
+        """Where the connection was lost meanwhile nobody knows whether it was heard, and it is said again."""
+        told = {"content": outcome.content, "error": outcome.error}
+        request_id = self._channel.request_id
+        while True:
+            result = frame(ToolResult, request_id=request_id, call_id=call.call_id, **told)
             try:
-                result = frame(ToolResult, request_id=request_id, call_id=call_id, **told)
                 await self._channel.request(result, Injected)
-            except (RequestFinished, InvalidParams):
-                return
             except ConnectionLost:
-                continue
-            except RequestError as refusal:
-                if refused:  # for that there is no room either
-                    self._fail(refusal)
-                    return
-                what, refused = "error" if outcome.content is None else "result", True
-                work.outcome = outcome = ToolOutcome(
-                    call=work.call, error=f"the {what} cannot be told: {refusal}"
-                )
+                if self._channel.ended:
+                    raise
             else:
                 return
 

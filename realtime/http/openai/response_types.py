@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from midstream.protocol import ModelState
+from midstream.protocol import AnyModelState
 
 
 class TopLogprob(Struct):
@@ -147,7 +147,7 @@ class Model(Struct, kw_only=True):
     created: int
     owned_by: str = "midstream"
     context_length: int | None  # null until it is known
-    state: ModelState
+    state: AnyModelState
     aliases: list[str]
     parent: str | None
     pinned: bool
