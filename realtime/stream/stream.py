@@ -465,7 +465,7 @@ class Stream:
         assert frame.at is not None, "else it is a command at once"
         at = min(frame.at, len(self.output))
         behind = at + self.output.injected(before=at)
-        return append_for(self.number, frame, self.context.rules, behind)
+        return append_for(self.number, frame, offers_tools=self.context.offers_tools, behind=behind)
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
@@ -511,8 +511,14 @@ class Stream:
         """None stands for one that is made when all that was asked before has taken effect."""
         if isinstance(frame, protocol.Inject) and frame.at is not None:
             return [None]
-        hold_at_eos = self._tools.holds_at_eos
-        return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
+        return commands_for(
+            self.number,
+            frame,
+            params,
+            self.context.rules,
+            offers_tools=self.context.offers_tools,
+            hold_at_eos=self._tools.holds_at_eos,
+        )
 
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""

@@ -13,6 +13,7 @@ from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
     Function,
+    Grammar,
     Message,
     MessageToolCall,
     NamedFunction,
@@ -296,6 +297,20 @@ async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch
     assert (put_in.ref, put_in.count) == ("waits", 0)
     server.check_kept()
     assert server.adoptions == 1
+
+
+async def test_a_result_goes_in_where_its_stream_was_given_a_grammar_since_also_if_its_tools_are_free() -> (
+    None
+):
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server, tools=[FREE])
+    listener.send(protocol.Adjust(request_id="a", params=Params(grammar=Grammar(choice=["yes", "no"]))))
+    await settled()
+    listener.send(result(call_id, ref="result"))
+    rest(server)
+    assert not listener.errors
+    (put_in,) = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
+    assert (put_in.ref, put_in.count > 0) == ("result", True)
 
 
 def _refuse() -> None:

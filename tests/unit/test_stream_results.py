@@ -98,7 +98,7 @@ def test_a_result_that_comes_before_the_turn_has_ended_waits_for_that() -> None:
     assert (kept.ref, kept.count) == ("r", 0)
     one.write("</tool_call>")
     end(one)
-    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
     one.answer(api.Appended(one.index, 9), api.Resumed(one.index))
     told = one.take()
     assert kinds(told)[-3:] == ["Paused", "Injected", "Resumed"]
@@ -166,7 +166,7 @@ def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
     assert given.messages
     assert not given.resume
     one.steer(in_tokens(given))
-    assert one.commands[-1] == api.Append(7, [5] * 9), "its turn has ended, whoever has paused it too"
+    assert one.commands[-1] == api.Append(7, [5] * 9, True), "its turn has ended, whoever has paused it too"
 
 
 def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> None:
@@ -231,7 +231,7 @@ def test_a_result_that_was_tokenized_while_another_call_was_made_waits_for_its()
             end(one)
         put_in(one, one.stream.inject_of(result(stop)))
         assert [command for command in one.commands if isinstance(command, api.Append)][1:] == [
-            api.Append(7, [5] * 9)
+            api.Append(7, [5] * 9, True)
         ]
         assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
@@ -286,7 +286,7 @@ def test_a_result_may_be_given_again_right_behind_the_rewind_that_takes_it_back(
     one.answer(api.Truncated(behind - 1), api.Appended(behind - 1))
     one.write(">")
     end(one)
-    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
 
 
 def test_who_holds_too_much_already_is_refused_more() -> None:
