@@ -62,7 +62,7 @@ def _nothing() -> None:
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
-    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
+    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.stream.released):
         entry.quota.check_rate()
 
 
@@ -492,19 +492,10 @@ class Hub:
                 entry.note(frame)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
-                entry.released = entry.released and not frame.resume
-            case protocol.Pause(kv=kv):
-                stream.steer(frame, step, now, send_reply, listener.owe)
-                entry.note(frame)
-                entry.released = entry.released or kv == "release"
-            case protocol.Resume():
-                stream.steer(frame, step, now, send_reply, listener.owe)
-                entry.note(frame)
-                entry.released = False
             case protocol.Approve() | protocol.Amend():
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
-            case protocol.Adjust() | protocol.Rewind():
+            case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
         listener.owe(_recount_s(frame, stream))

@@ -255,8 +255,6 @@ class IncomingNews:
     def time_hold(self, entry: LiveStream) -> None:
         """Memory is held for a stream that waits for results as long as its start said."""
         stream = entry.stream
-        if stream.paused is None and entry.hold is not None:
-            entry.released = False  # it has gone on, by itself perhaps
         if stream.paused != "tool_call":
             entry.end_hold()
         elif entry.hold is None and stream.terms.tool_hold_s is not None:
@@ -265,7 +263,6 @@ class IncomingNews:
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)
         entry.note(Released())
-        entry.released = True
         self._serving.flush()
 
 

@@ -188,6 +188,12 @@ class Stream:
         return self._pausing.reason
 
     @property
+    def released(self) -> bool:
+        """Whether what was computed of it was given up, as was asked or since results were long in coming: who
+        has it go on has it computed again."""
+        return self._pausing.released
+
+    @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
         return not (self._pausing.holds or self.concluded or self.out_of_credit)
@@ -357,8 +363,9 @@ class Stream:
         if isinstance(frame, ResultInject):
             frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
-            case protocol.Pause():
+            case protocol.Pause(kv=kv):
                 self._pausing.ask()
+                self._pausing.released |= kv == "release"
             case protocol.Resume():
                 self._pausing.ask_to_go_on()
                 if self._pausing.reason == "guard":
@@ -524,6 +531,7 @@ class Stream:
         """It waits for results for longer than its memory is to be held, if there is any."""
         if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
+            self._pausing.released = True
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
@@ -1034,6 +1042,7 @@ class Stream:
 
     def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
         self._pausing.reason = None
+        self._pausing.released = self._commands.releases
         self._tools.turn_has_ended = False
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref

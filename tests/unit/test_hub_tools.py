@@ -326,9 +326,9 @@ async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_o
     rest(server)
     (entry,) = server.hub._registry.entries
     server.clock.advance(0.02)
-    assert entry.released
+    assert entry.stream.released
     rest(server)
     listener.send(protocol.Amend(request_id="a", call_id=call_id, arguments={"q": "x"}))
     rest(server)
     assert any(isinstance(event, protocol.Resumed) and event.recomputed_tokens for event in listener.heard)
-    assert not entry.released
+    assert not entry.stream.released
