@@ -50,12 +50,15 @@ class IncomingNews:
         observer: Observer,
         waking: Waking,
         take_elsewhere: Callable[[ServingEngine, api.News], bool],
+        tell_left: Callable[[LiveStream], None],
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         """`turns`: where those are kept that end. `take_elsewhere`: news of a stream that is not there yet;
-        whether it will be."""
+        whether it will be. `tell_left`: have results told that were left without those that they waited
+        for."""
         self._take_elsewhere = take_elsewhere
+        self._tell_left = tell_left
         self._registry = registry
         self._serving = serving
         self._quotas = quotas
@@ -214,6 +217,7 @@ class IncomingNews:
             if action != "tell":
                 _charge_reader(entry, ACT_S + stream.context.recount_s)
         self.time_hold(entry)
+        self._tell_left(entry)
         if stream.reading:
             later.append(_reading_on(one))
         elif entry.reads_for:

@@ -189,8 +189,8 @@ class Stream:
 
     @property
     def released(self) -> bool:
-        """Whether what was computed of it was given up, as was asked or since results were long in coming: who
-        has it go on has it computed again."""
+        """Whether what was computed of it was given up, as was asked or since results are long in coming: to
+        go on it is computed again."""
         return self._pausing.released
 
     @property
@@ -361,6 +361,7 @@ class Stream:
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
+            self._read_all()
             frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
             case protocol.Pause(kv=kv):
@@ -451,6 +452,7 @@ class Stream:
                     self._commands.make(self._inject_at(asked.frame))
                     return
                 assert isinstance(asked.frame, protocol.Approve), "all others are commands"
+                self._read_all()
                 call = self._tools.approve(asked.frame.call_id)
                 event: Reply = protocol.Approved(
                     request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
@@ -478,6 +480,7 @@ class Stream:
         """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
         taken in when that is asked for."""
         self._check_steerable()
+        self._read_all()
         messages = self._tools.told_with(result, self._missing)
         return ResultInject(
             request_id=self.request_id,
@@ -496,13 +499,22 @@ class Stream:
 
     @property
     def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on."""
+        """Then: of one that is amended the model writes on, and a text may open another call."""
         goes_on = any(
             isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
             for asked in self._commands
         )
         ended = self._tools.turn_has_ended and not self._commands.goes_back
-        return ended or (self._pausing.waits_for_results and not goes_on)
+        ended = ended or (self._pausing.waits_for_results and not goes_on)
+        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+
+    def take_result_to_tell(self) -> protocol.ToolResult | None:
+        """Where results waited for others that will not come, since a rewind took back their calls: the last
+        of them, which is to be told once more, since all together were never made a turn."""
+        busy = self._commands.waiting or self._cancelling.asked or self.concluded
+        if not self._tools.left or busy or not self._turn_has_ended:
+            return None
+        return self._tools.take_left(self._tools.missing)
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""
@@ -777,6 +789,9 @@ class Stream:
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
+        elif self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
+            self._read_all()  # a text for which they waited, which may have opened another call
+            self._put_in_due()
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -962,6 +977,11 @@ class Stream:
             self.output.spans.read_on()
             self._put_beside(len(self.output), "")
 
+    def _read_all(self) -> None:
+        """Which calls there are hangs on nothing that may take more or less time."""
+        while self.output.spans is not None and self.output.spans.reading:
+            self._read_on()
+
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""
         beside = self._told.take_beside()
@@ -1129,3 +1149,8 @@ class Stream:
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
                 self._emit(refusal.event(self.request_id, pending.ref), pending)
+
+
+def _is_text(frame: object) -> bool:
+    """Whether it goes on in the model's own turn."""
+    return isinstance(frame, protocol.Inject) and frame.messages is None and bool(frame.tokens)
