@@ -708,14 +708,16 @@ class Stream:
             )
             self._emit(paused)
 
-    def lose_engine(self, now: float) -> None:
-        """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
+    def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
+        """The engine is gone, and what it knew of this stream with it. Another will have it anew.
+        `lacked_credit`: as it was, for who builds it again, and does not know what was granted when."""
         self._commands.engine = None
+        lacks_credit = self.out_of_credit if lacked_credit is None else lacked_credit
         if self.keeping is not None:
-            self.keeping.lost()
+            self.keeping.lost(lacks_credit=lacks_credit)
         if self._cancelling.asked and not self.ended:
             self._finish(api.Finish("cancelled"), now)
-        elif self.wants_tokens and self._pausing.reason is None and self._stopwatch.admitted:
+        elif not (self._pausing.reason or self.concluded or lacks_credit) and self._stopwatch.admitted:
             self._pause("engine", len(self.output), now)
         elif self._pausing.reason == "memory":
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
