@@ -786,8 +786,8 @@ class Stream:
         if held:
             self._put_in_due()
             self._go_on_behind_results()  # which came in the very step in which the turn ended
-        elif news.finish is not None and withheld and news.finish.reason in ("eos", "length"):
-            self._go_on_behind(news.finish, now)
+        elif news.finish is not None and self._is_void(news.finish, withheld=withheld):
+            self._go_on_behind(news.finish, now, self._most_before(news.finish))
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
@@ -1020,12 +1020,26 @@ class Stream:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
         verdicts = [] if self._cancelling.asked else self.context.judge_end()
         if finish is not None and verdicts and verdicts[-1].do in ("rewind", "pause"):
-            self._go_on_behind(finish, now)
+            self._go_on_behind(finish, now, len(self.output) - 1)
         self._act(verdicts, now)
         return bool(verdicts) and verdicts[-1].do != "tell"
 
-    def _go_on_behind(self, finish: api.Finish, now: float) -> None:
-        """The engine has come to an end that will be void: it goes on before."""
+    def _is_void(self, finish: api.Finish, *, withheld: bool) -> bool:
+        """Whether what is to be taken back yet has come to this end. `withheld`: whether anything was before
+        what commands did, behind which it has come, unless the engine waits there."""
+        withheld = withheld if finish.held else self._guarding.withholds
+        return withheld and finish.reason in ("eos", "length")
+
+    def _most_before(self, finish: api.Finish) -> int:
+        """Of the output, with which an engine would not be at this end again at once."""
+        most, longest = len(self.output), self.context.params.max_tokens
+        if finish.reason == "length":
+            assert isinstance(longest, int), "they are complete"
+            most = min(most - (len(self.context) >= self.model.context), longest - 1)
+        return most
+
+    def _go_on_behind(self, finish: api.Finish, now: float, most: int) -> None:
+        """The engine has come to an end that will be void: it goes on before, with so much output at most."""
         if finish.held:
             pauses = any(isinstance(pending.command, api.Pause) for pending in self._commands)
             if not (pauses or self._pausing.holds):  # by what came in the same step
@@ -1034,7 +1048,7 @@ class Stream:
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
             self._finish(api.Finish("cancelled"), now)
             return
-        self._told.take_back(max(0, min(self.outbox.known, len(self.output) - 1)))
+        self._told.take_back(max(0, min(self.outbox.known, most)))
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 
