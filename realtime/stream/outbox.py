@@ -82,7 +82,7 @@ class Outbox:
         self.seq = 0  # of the next event
         self._history: list[StreamEvent] = []  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
-        self._interval = interval
+        self.interval = interval  # tokens an event
         self.shows_tokens = tokens
         self.paused: PauseReason | None = None  # as the listener knows it
         self.items: list[Item] = []  # that wait; tokens among them follow each other
@@ -324,7 +324,7 @@ class Outbox:
         first, ready = waiting[0].index, count
         if first + count > self.credit.limit:
             ready = self.credit.limit - first
-        if self._interval != 1:
+        if self.interval != 1:
             ready = self._whole_intervals(ready, first + ready)
         if ready == count:
             self.items, self._waiting_bytes, self._waiting_tokens = [], 0, 0
@@ -343,9 +343,9 @@ class Outbox:
     def _whole_intervals(self, count: int, end: int) -> int:
         """How many of `count` tokens before index `end` go out now: whole intervals; all, where no more may
         come before a grant."""
-        if self._interval == 1 or end >= min(self.credit.limit, self.credit.granted):
+        if self.interval == 1 or end >= min(self.credit.limit, self.credit.granted):
             return count
-        return count - count % self._interval
+        return count - count % self.interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         """As one event; as several where something else is known with the tokens, or where some have a log
