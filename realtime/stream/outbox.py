@@ -52,13 +52,15 @@ NONE_BESIDE = Lengths()
 
 class PendingToken(Struct, gc=False):
     """One output token on its way out, and what is known with it beside content; `token` is None for what was
-    held back, or injected into a call, and has no token to go with."""
+    held back, or injected into a call, and has no token to go with. That is known behind so many tokens that
+    were `injected`."""
 
     index: int
     delta: str
     token: int | None
     logprob: TokenLogprob | None = None
     beside: Sequence[Beside] = ()
+    injected: int = 0
 
     @property
     def bytes(self) -> int:
@@ -231,10 +233,11 @@ class Outbox:
             self._send([], replace(event))
 
     @property
-    def holds_injected(self) -> bool:
-        """Whether what was injected into a call, behind the tokens that were sent, is still to be given
-        out."""
-        return any(pending.token is None and pending.index == self.sent for pending in self.unsent)
+    def told_injected(self) -> int | None:
+        """Of the tokens that were injected, those that are told of behind the tokens that were sent; None, if
+        nothing of the others waits to be."""
+        held = (one.injected for one in self.unsent if one.token is None and one.index == self.sent)
+        return next(held, None)
 
     def with_snapshot(self, snapshot: Snapshot, lengths: Lengths = NONE_BESIDE) -> list[StreamEvent]:
         """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what

@@ -651,6 +651,7 @@ class Stream:
         return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
+        self._read_all()  # it says what is told, and the rest is told behind it
         return self._told.snapshot(
             count, model=self.model.name, fingerprint=self._told_fingerprint, epoch=self.epoch
         )

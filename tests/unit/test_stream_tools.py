@@ -228,6 +228,30 @@ def test_whoever_comes_back_has_all_of_it(at: int) -> None:
     assert fresh.said == told().said
 
 
+@pytest.mark.parametrize("begun", [FIND, FIND.removesuffix("</tool_call>"), FIND[:20], "So"])
+@pytest.mark.parametrize("whole_arguments", [False, True])
+def test_a_snapshot_has_the_calls_that_were_put_in_and_told_where_others_wait(
+    begun: str, whole_arguments: bool
+) -> None:
+    one = lone(whole_arguments=whole_arguments)
+    for text in (begun, STOP, "x" * 3_000 + STOP):
+        one.steer(protocol.Inject(request_id="a", tokens=list(text.encode())))
+    known, fresh = FoldedSpans(), FoldedSpans()
+    one.answer(api.Appended(0, len(begun.encode())))
+    known.read(one.take())
+    one.stream.outbox.acknowledge(known.seq)
+    one.answer(api.Appended(0, len(STOP)), api.Appended(0, 3_000 + len(STOP)))
+    snapshot, attached, *later = one.attach(-1)
+    assert isinstance(snapshot, protocol.Snapshot)
+    fresh.read([snapshot])
+    assert fresh.said == known.said
+    while one.stream.reading:
+        one.answer()
+    fresh.read([attached, *later, *one.take()])
+    calls = [(call.name, "".join(call.arguments), call.index, call.end) for call in one.stream.output.calls]
+    assert fresh.said[2] == calls
+
+
 def test_a_rewind_that_a_snapshot_has_told_of_changes_nothing() -> None:
     one = lone()
     one.write(TEXT[:60])
