@@ -61,7 +61,7 @@ class ToldOutput:
     def cut_behind(self, behind: int) -> None:
         """Of the tokens behind the prompt only so many stand."""
         index = self._context.cut_behind(behind)
-        self._outbox.drop_from(index)
+        self._outbox.drop_from(index, self._output.injected())
         self._go_back()
         self._outbox.put(self.rewound(index))
 

@@ -252,6 +252,29 @@ def test_a_snapshot_has_the_calls_that_were_put_in_and_told_where_others_wait(
     assert fresh.said[2] == calls
 
 
+@pytest.mark.parametrize("at", [None, 0])
+def test_a_snapshot_is_followed_by_nothing_of_calls_that_are_void_by_then(at: int | None) -> None:
+    """They were put in, and others in their place, while nobody read."""
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    for text in (FIND, FIND.partition("é")[0], "abc"):
+        one.stream.outbox.acknowledge(len(one.take()))
+        one.steer(protocol.Inject(request_id="a", tokens=list(text.encode())))
+        one.answer(api.Appended(2, len(text.encode())))
+    if at is None:
+        call = one.stream.output.calls[0]
+        frame = protocol.Amend(request_id="a", call_id=call.call_id, arguments={"q": "ab"})
+        one.stream.steer_call(frame, 0, one.now)
+    else:
+        one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode()), at=at))
+    put_in = one.commands[-1]
+    assert isinstance(put_in, api.Append)
+    one.answer(api.Appended(2 if at is None else 0, len(put_in.tokens)))
+    client.read(one.attach(-1))
+    calls = [(call.name, "".join(call.arguments), call.index, call.end) for call in one.stream.output.calls]
+    assert client.said[2] == calls
+
+
 def test_a_rewind_that_a_snapshot_has_told_of_changes_nothing() -> None:
     one = lone()
     one.write(TEXT[:60])
