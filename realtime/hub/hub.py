@@ -62,7 +62,7 @@ def _nothing() -> None:
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
-    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.released):
+    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.stream.released):
         entry.quota.check_rate()
 
 
@@ -127,7 +127,15 @@ class Hub:
         )
         take_news = self._keepers.take_news
         self._incoming = IncomingNews(
-            self._registry, self.serving, self._quotas, self._turns, observer, waking, take_news, *timing
+            self._registry,
+            self.serving,
+            self._quotas,
+            self._turns,
+            observer,
+            waking,
+            take_news,
+            self._tell_left,
+            *timing,
         )
         self._departures = Departures(
             self._registry,
@@ -455,6 +463,7 @@ class Hub:
         self._hand_over(stream, listener)
         if entry is not None:
             self.serving.await_model(entry)
+            self._tell_left(entry)
         listener.wake(stream)
         listener.flush()
 
@@ -492,19 +501,10 @@ class Hub:
                 entry.note(frame)
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
-                entry.released = entry.released and not frame.resume
-            case protocol.Pause(kv=kv):
-                stream.steer(frame, step, now, send_reply, listener.owe)
-                entry.note(frame)
-                entry.released = entry.released or kv == "release"
-            case protocol.Resume():
-                stream.steer(frame, step, now, send_reply, listener.owe)
-                entry.note(frame)
-                entry.released = False
             case protocol.Approve() | protocol.Amend():
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
-            case protocol.Adjust() | protocol.Rewind():
+            case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
         listener.owe(_recount_s(frame, stream))
@@ -540,6 +540,14 @@ class Hub:
             self._refuse_steering(key, frame)
         assert entry is not None
         return entry.stream.inject_of(frame)
+
+    def _tell_left(self, entry: LiveStream) -> None:
+        """Results that waited for others which will not come: as if whoever listens told the last again, who
+        pays for that."""
+        listener = self._subscriptions.listener_of(entry.stream)
+        left = None if listener is None else entry.stream.take_result_to_tell()
+        if listener is not None and left is not None:
+            self.receive_frame(entry.key.tenant, replace(left, ref=None), listener)
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
         self._observer.refused(refusal.code, listener.caller)

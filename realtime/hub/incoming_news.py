@@ -50,12 +50,15 @@ class IncomingNews:
         observer: Observer,
         waking: Waking,
         take_elsewhere: Callable[[ServingEngine, api.News], bool],
+        tell_left: Callable[[LiveStream], None],
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         """`turns`: where those are kept that end. `take_elsewhere`: news of a stream that is not there yet;
-        whether it will be."""
+        whether it will be. `tell_left`: have results told that were left without those that they waited
+        for."""
         self._take_elsewhere = take_elsewhere
+        self._tell_left = tell_left
         self._registry = registry
         self._serving = serving
         self._quotas = quotas
@@ -214,6 +217,7 @@ class IncomingNews:
             if action != "tell":
                 _charge_reader(entry, ACT_S + stream.context.recount_s)
         self.time_hold(entry)
+        self._tell_left(entry)
         if stream.reading:
             later.append(_reading_on(one))
         elif entry.reads_for:
@@ -255,8 +259,6 @@ class IncomingNews:
     def time_hold(self, entry: LiveStream) -> None:
         """Memory is held for a stream that waits for results as long as its start said."""
         stream = entry.stream
-        if stream.paused is None and entry.hold is not None:
-            entry.released = False  # it has gone on, by itself perhaps
         if stream.paused != "tool_call":
             entry.end_hold()
         elif entry.hold is None and stream.terms.tool_hold_s is not None:
@@ -265,7 +267,6 @@ class IncomingNews:
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)
         entry.note(Released())
-        entry.released = True
         self._serving.flush()
 
 

@@ -67,11 +67,11 @@ class Keeping:
         self.is_there, self._begins = True, False
         return replace(self._keep, history=history)
 
-    def lost(self) -> None:
+    def lost(self, *, lacks_credit: bool) -> None:
         """Its engine is gone, with all that was kept there."""
         self.is_there = False
         self._keep = replace(self._keep, moves=self._keep.moves + 1)
-        self.note(encode_told(Lost()))
+        self.note(encode_told(Lost(lacks_credit)))
 
     def _check(self) -> None:
         if self._history.bytes > MOST_BYTES:

@@ -82,6 +82,7 @@ class RebuiltStream:
                 context = opening.context
                 yield
         self.stream = self._make(context, model=model, engine=None if record.waits else self._mute)
+        self.stream.outbox.interval = 1  # whatever may have been sent was, with whichever others
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
         self.stream.credit.grant(self._journal.credit - prefetch)
@@ -110,6 +111,7 @@ class RebuiltStream:
         for note in notes:
             yield from self._tell(note)
         self.stream.take_events()
+        self.stream.outbox.interval = self.record.start.stream_interval
 
     def receive(self, news: api.News, now: float, *, told: int = 1) -> Iterator[None]:
         """And read on until nothing is left; each time that it yields, others are to have their turn. `told`:

@@ -42,7 +42,6 @@ class LiveStream(Struct, eq=False):
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
     reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
-    released: bool = False  # whether what was computed of it was given up, and is to be computed again
 
     @property
     def may_be_adopted(self) -> bool:

@@ -40,6 +40,8 @@ class Released(Struct, tag=True, tag_field="type"):
 class Lost(Struct, tag=True, tag_field="type"):
     """Its engine is gone."""
 
+    lacked_credit: bool | None = None  # or one of a version before has told it
+
 
 class Submitted(Struct, tag=True, tag_field="type"):
     """To an engine that did not know it."""
@@ -95,8 +97,8 @@ def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Comput
             stream.cancel(now, 0, ref)
         case protocol.Attach():
             stream.attach(-1, 0)
-        case Lost():
-            stream.lose_engine(now)
+        case Lost(lacked_credit=lacked):
+            stream.lose_engine(now, lacked_credit=lacked)
         case Submitted(fingerprint=fingerprint):
             stream.submit(engine(fingerprint), now)
         case Detached() | Abandoned() | TimedOut() | Released():

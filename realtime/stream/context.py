@@ -88,6 +88,10 @@ class Context:
         return size
 
     @property
+    def offers_tools(self) -> bool:
+        return self.output.spans is not None and bool(self.output.spans.kinds)
+
+    @property
     def has_grammar(self) -> bool:
         """Its own, or that of its calls."""
         return bool(self.params.grammar) or (self.rules is not None and self.rules.alone is not None)

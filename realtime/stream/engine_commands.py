@@ -19,6 +19,7 @@ def commands_for(
     params: Params | None,
     rules: OutputRules | None,
     *,
+    offers_tools: bool,
     hold_at_eos: bool,
 ) -> list[api.AnyCommand]:
     """Commands, in order. An adjust at a token that was read begins with a rewinding to it; `params` are
@@ -34,17 +35,18 @@ def commands_for(
             assert params is not None
             return [*rewinding, api.Adjust(number, sampling(params, rules, hold_at_eos=hold_at_eos))]
         case protocol.Inject():
-            return [append_for(number, frame, rules)]
+            return [append_for(number, frame, offers_tools=offers_tools)]
         case protocol.Rewind():
             return rewinding
 
 
 def append_for(
-    number: int, frame: protocol.Inject, rules: OutputRules | None, behind: int | None = None
+    number: int, frame: protocol.Inject, *, offers_tools: bool, behind: int | None = None
 ) -> api.Append:
-    """Its text has become tokens. A grammar of tools begins anew in each turn."""
+    """Its text has become tokens. Where tools are offered a grammar begins anew in each turn, whether it is
+    the tools' or not: no grammar of an answer has results of calls in it."""
     assert frame.tokens is not None
-    anew = frame.grammar == "anew" or (_calls(rules) and frame.messages is not None)
+    anew = frame.grammar == "anew" or (offers_tools and frame.messages is not None)
     return api.Append(number, frame.tokens, anew, behind)
 
 
@@ -81,11 +83,6 @@ def not_put_in(command: api.Append, change: api.Refused, frame: protocol.Frame |
         f"{change.index if at is None else at}: "
         '`grammar` "anew" begins it anew behind that.',
     )
-
-
-def _calls(rules: OutputRules | None) -> bool:
-    """Whether they are those of calls."""
-    return rules is not None and rules.alone is not None
 
 
 def index_of(frame: object) -> int | None:

@@ -25,5 +25,5 @@ class Keeping(Protocol):
     def submitted(self, fingerprint: str) -> api.Keep | None:
         """To this engine, which is told so to keep it; None where that is over."""
 
-    def lost(self) -> None:
+    def lost(self, *, lacks_credit: bool) -> None:
         """Its engine."""

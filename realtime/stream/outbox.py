@@ -39,7 +39,7 @@ from midstream.protocol import (
 )
 from realtime.stream.credit import Credit
 from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
-from realtime.stream.span_events import joined, lengths_of, tell_lengths, with_beside
+from realtime.stream.span_events import joined, least, lengths_of, tell_lengths, with_beside
 from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
@@ -52,13 +52,15 @@ NONE_BESIDE = Lengths()
 
 class PendingToken(Struct, gc=False):
     """One output token on its way out, and what is known with it beside content; `token` is None for what was
-    held back, or injected into a call, and has no token to go with."""
+    held back, or injected into a call, and has no token to go with. That is known behind so many tokens that
+    were `injected`."""
 
     index: int
     delta: str
     token: int | None
     logprob: TokenLogprob | None = None
     beside: Sequence[Beside] = ()
+    injected: int = 0
 
     @property
     def bytes(self) -> int:
@@ -82,12 +84,13 @@ class Outbox:
         self.seq = 0  # of the next event
         self._history: list[StreamEvent] = []  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
-        self._interval = interval
+        self.interval = interval  # tokens an event
         self.shows_tokens = tokens
         self.paused: AnyPauseReason | None = None  # as the listener knows it
         self.items: list[Item] = []  # that wait; tokens among them follow each other
         self._waiting_bytes = 0
         self._waiting_tokens = 0
+        self._without_token: list[PendingToken] = []  # of those that wait, and say something
         self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
         self._answers: list[Answer] = []  # the last that were given out
@@ -148,12 +151,27 @@ class Outbox:
         if isinstance(item, PendingToken):
             self._waiting_bytes += item.bytes
             self._waiting_tokens += item.token is not None
+            if item.token is None:
+                self._without_token.append(item)
         else:
             self._waiting_bytes += event_bytes(item)
 
-    def drop_from(self, index: int) -> None:
-        """Tokens from `index` on are void. Those that wait follow what was sent one by one, so it is known
-        how many of them are, and no more is looked at, however many events wait."""
+    def _silence(self, index: int, injected: int | None) -> None:
+        """What is known behind that says nothing any more: a snapshot may have come before it."""
+        waiting = self._without_token
+        while waiting and (
+            waiting[-1].index > index or (injected is not None and waiting[-1].injected >= injected)
+        ):
+            void = waiting.pop()
+            self._waiting_bytes -= void.bytes
+            void.delta, void.beside = "", ()
+            self._waiting_bytes += void.bytes
+
+    def drop_from(self, index: int, injected: int | None = None) -> None:
+        """Tokens from `index` on are void; `injected`: and all that were injected behind so many. Those that
+        wait follow what was sent one by one, so it is known how many of them are, and no more is looked at,
+        however many events wait."""
+        self._silence(index, injected)
         void = self._waiting_tokens - max(0, index - self.sent)
         passed: list[Item] = []
         while void > 0:
@@ -173,6 +191,7 @@ class Outbox:
         """Of all that waited, these alone."""
         self.items.clear()
         self._waiting_bytes = self._waiting_tokens = 0
+        self._without_token.clear()
         for pending in stuck:
             self.put(pending)
 
@@ -231,10 +250,10 @@ class Outbox:
             self._send([], replace(event))
 
     @property
-    def holds_injected(self) -> bool:
-        """Whether what was injected into a call, behind the tokens that were sent, is still to be given
-        out."""
-        return any(pending.token is None and pending.index == self.sent for pending in self.unsent)
+    def told_injected(self) -> int | None:
+        """Of the tokens that were injected, those that are told of behind the tokens that were sent; None, if
+        nothing of the others waits to be."""
+        return next((one.injected for one in self._without_token if one.index == self.sent), None)
 
     def with_snapshot(self, snapshot: Snapshot, lengths: Lengths = NONE_BESIDE) -> list[StreamEvent]:
         """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what
@@ -324,7 +343,7 @@ class Outbox:
         first, ready = waiting[0].index, count
         if first + count > self.credit.limit:
             ready = self.credit.limit - first
-        if self._interval != 1:
+        if self.interval != 1:
             ready = self._whole_intervals(ready, first + ready)
         if ready == count:
             self.items, self._waiting_bytes, self._waiting_tokens = [], 0, 0
@@ -343,9 +362,9 @@ class Outbox:
     def _whole_intervals(self, count: int, end: int) -> int:
         """How many of `count` tokens before index `end` go out now: whole intervals; all, where no more may
         come before a grant."""
-        if self._interval == 1 or end >= min(self.credit.limit, self.credit.granted):
+        if self.interval == 1 or end >= min(self.credit.limit, self.credit.granted):
             return count
-        return count - count % self._interval
+        return count - count % self.interval
 
     def _send_tokens(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
         """As one event; as several where something else is known with the tokens, or where some have a log
@@ -392,6 +411,9 @@ class Outbox:
             if event.index > self._listener_index:
                 event.index, event.text_length = self._listener_index, self._listener_length
                 tell_lengths(event, self._listener_lengths)
+            else:  # or of other calls, which stand there now
+                event.text_length = min(event.text_length, self._listener_length)
+                tell_lengths(event, least(lengths_of(event), self._listener_lengths))
             self._listener_index, self._listener_length = event.index, event.text_length
             self._listener_lengths = lengths_of(event)
         self._send(events, event)

@@ -49,7 +49,7 @@ def begun(
         if isinstance(step, PastAdjust):
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
         else:
-            _inject(context, start.request_id, step, next(injections), rules)
+            _inject(context, start.request_id, step, next(injections))
         yield context
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
@@ -72,13 +72,11 @@ def _read(context: Context, tokens: list[int]) -> Iterator[None]:
         context.output.spans.take_beside()  # it is told as a whole
 
 
-def _inject(
-    context: Context, request_id: str, step: PastInject, tokens: list[int], rules: OutputRules | None
-) -> None:
+def _inject(context: Context, request_id: str, step: PastInject, tokens: list[int]) -> None:
     frame = protocol.Inject(
         request_id=request_id, messages=step.messages, tokens=tokens, grammar=step.grammar
     )
-    context.inject(append_for(0, frame, rules), frame)
+    context.inject(append_for(0, frame, offers_tools=context.offers_tools), frame)
     spans = context.output.spans
     while spans is not None and spans.reading:
         spans.read_on()

@@ -13,6 +13,7 @@ class Pausing:
         self.reason: PauseReason | None = None  # in force
         self.asked = False  # what the client asked for last: pause, or resume
         self.detached = False  # by us, until somebody attaches
+        self.released = False  # whether what was computed was given up, and is to be computed again
 
     @property
     def holds(self) -> bool:

@@ -184,6 +184,11 @@ class PendingCommands:
             for pending in self.waiting
         )
 
+    @property
+    def releases(self) -> bool:
+        """Whether what was computed is to be given up."""
+        return any(isinstance(one.command, api.Pause) and one.command.release for one in self.waiting)
+
     def clear(self) -> list[PendingCommand]:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self.waiting)

@@ -63,6 +63,12 @@ def lengths_of(event: Rewound) -> Lengths:
     return Lengths(reasoning=event.reasoning_length, calls=event.tool_calls, arguments=event.arguments_length)
 
 
+def least(some: Lengths, others: Lengths) -> Lengths:
+    """Of both, what stands: the calls of the fewer, and what is less of the last of them."""
+    calls, arguments = min((some.calls, some.arguments), (others.calls, others.arguments))
+    return Lengths(reasoning=min(some.reasoning, others.reasoning), calls=calls, arguments=arguments)
+
+
 def tell_lengths(event: Rewound, lengths: Lengths) -> None:
     """How much stands of what the stream has beside its text."""
     event.reasoning_length = lengths.reasoning

@@ -220,6 +220,11 @@ class SpannedText:
     def reading(self) -> bool:
         return bool(self._unread)
 
+    @property
+    def injected_read(self) -> int:
+        """Tokens that were injected, and have been read."""
+        return self._injected_tokens - len(self._unread)
+
     def read_on(self) -> None:
         sizes = accumulate(map(self._size, self._unread))
         most = next((at for at, size in enumerate(sizes, 1) if size >= READ_AT_ONCE), len(self._unread))
@@ -288,13 +293,14 @@ class SpannedText:
         return again
 
     def snapshot(
-        self, tokens: Sequence[int], count: int, *, injected: bool
+        self, tokens: Sequence[int], count: int, *, injected: int | None
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
-        """What was known with the first `count` tokens; `injected`: and with what was injected behind
-        them."""
+        """What was known with the first `count` tokens and all that was injected until then; `injected`: or
+        with no more than so many tokens of that."""
         self._read_all()
-        bisect = bisect_right if injected else bisect_left
-        before = self._injected[: bisect(self._injected, count, key=_INDEX)]
+        before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
+        if injected is not None:
+            before = _first_of(before, injected)
         lengths = self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(

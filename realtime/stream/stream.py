@@ -188,6 +188,12 @@ class Stream:
         return self._pausing.reason
 
     @property
+    def released(self) -> bool:
+        """Whether what was computed of it was given up, as was asked or since results are long in coming: to
+        go on it is computed again."""
+        return self._pausing.released
+
+    @property
     def wants_tokens(self) -> bool:
         """Whether it lacks nothing but the engine's time."""
         return not (self._pausing.holds or self.concluded or self.out_of_credit)
@@ -355,10 +361,12 @@ class Stream:
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
+            self._read_all()
             frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
-            case protocol.Pause():
+            case protocol.Pause(kv=kv):
                 self._pausing.ask()
+                self._pausing.released |= kv == "release"
             case protocol.Resume():
                 self._pausing.ask_to_go_on()
                 if self._pausing.reason == "guard":
@@ -444,6 +452,7 @@ class Stream:
                     self._commands.make(self._inject_at(asked.frame))
                     return
                 assert isinstance(asked.frame, protocol.Approve), "all others are commands"
+                self._read_all()
                 call = self._tools.approve(asked.frame.call_id)
                 event: Reply = protocol.Approved(
                     request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
@@ -465,12 +474,13 @@ class Stream:
         assert frame.at is not None, "else it is a command at once"
         at = min(frame.at, len(self.output))
         behind = at + self.output.injected(before=at)
-        return append_for(self.number, frame, self.context.rules, behind)
+        return append_for(self.number, frame, offers_tools=self.context.offers_tools, behind=behind)
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
         taken in when that is asked for."""
         self._check_steerable()
+        self._read_all()
         messages = self._tools.told_with(result, self._missing)
         return ResultInject(
             request_id=self.request_id,
@@ -489,13 +499,22 @@ class Stream:
 
     @property
     def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on."""
+        """Then: of one that is amended the model writes on, and a text may open another call."""
         goes_on = any(
             isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
             for asked in self._commands
         )
         ended = self._tools.turn_has_ended and not self._commands.goes_back
-        return ended or (self._pausing.waits_for_results and not goes_on)
+        ended = ended or (self._pausing.waits_for_results and not goes_on)
+        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+
+    def take_result_to_tell(self) -> protocol.ToolResult | None:
+        """Where results waited for others that will not come, since a rewind took back their calls: the last
+        of them, which is to be told once more, since all together were never made a turn."""
+        busy = self._commands.waiting or self._cancelling.asked or self.concluded
+        if not self._tools.left or busy or not self._turn_has_ended:
+            return None
+        return self._tools.take_left(self._tools.missing)
 
     def _put_in_due(self) -> None:
         """The turn has ended: results that came before go in."""
@@ -511,13 +530,20 @@ class Stream:
         """None stands for one that is made when all that was asked before has taken effect."""
         if isinstance(frame, protocol.Inject) and frame.at is not None:
             return [None]
-        hold_at_eos = self._tools.holds_at_eos
-        return commands_for(self.number, frame, params, self.context.rules, hold_at_eos=hold_at_eos)
+        return commands_for(
+            self.number,
+            frame,
+            params,
+            self.context.rules,
+            offers_tools=self.context.offers_tools,
+            hold_at_eos=self._tools.holds_at_eos,
+        )
 
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
         if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
+            self._pausing.released = True
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
         """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
@@ -625,6 +651,7 @@ class Stream:
         return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
+        self._read_all()  # it says what is told, and the rest is told behind it
         return self._told.snapshot(
             count, model=self.model.name, fingerprint=self._told_fingerprint, epoch=self.epoch
         )
@@ -682,14 +709,16 @@ class Stream:
             )
             self._emit(paused)
 
-    def lose_engine(self, now: float) -> None:
-        """The engine is gone, and what it knew of this stream with it. Another will have it anew."""
+    def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
+        """The engine is gone, and what it knew of this stream with it. Another will have it anew.
+        `lacked_credit`: as it was, for who builds it again, and does not know what was granted when."""
         self._commands.engine = None
+        lacks_credit = self.out_of_credit if lacked_credit is None else lacked_credit
         if self.keeping is not None:
-            self.keeping.lost()
+            self.keeping.lost(lacks_credit=lacks_credit)
         if self._cancelling.asked and not self.ended:
             self._finish(api.Finish("cancelled"), now)
-        elif self.wants_tokens and self._pausing.reason is None and self._stopwatch.admitted:
+        elif not (self._pausing.reason or self.concluded or lacks_credit) and self._stopwatch.admitted:
             self._pause("engine", len(self.output), now)
         elif self._pausing.reason == "memory":
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
@@ -758,11 +787,14 @@ class Stream:
         if held:
             self._put_in_due()
             self._go_on_behind_results()  # which came in the very step in which the turn ended
-        elif news.finish is not None and withheld and news.finish.reason in ("eos", "length"):
-            self._go_on_behind(news.finish, now)
+        elif news.finish is not None and self._is_void(news.finish, withheld=withheld):
+            self._go_on_behind(news.finish, now, self._most_before(news.finish))
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
+        elif self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
+            self._read_all()  # a text for which they waited, which may have opened another call
+            self._put_in_due()
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -948,6 +980,11 @@ class Stream:
             self.output.spans.read_on()
             self._put_beside(len(self.output), "")
 
+    def _read_all(self) -> None:
+        """Which calls there are hangs on nothing that may take more or less time."""
+        while self.output.spans is not None and self.output.spans.reading:
+            self._read_on()
+
     def _put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""
         beside = self._told.take_beside()
@@ -984,12 +1021,26 @@ class Stream:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
         verdicts = [] if self._cancelling.asked else self.context.judge_end()
         if finish is not None and verdicts and verdicts[-1].do in ("rewind", "pause"):
-            self._go_on_behind(finish, now)
+            self._go_on_behind(finish, now, len(self.output) - 1)
         self._act(verdicts, now)
         return bool(verdicts) and verdicts[-1].do != "tell"
 
-    def _go_on_behind(self, finish: api.Finish, now: float) -> None:
-        """The engine has come to an end that will be void: it goes on before."""
+    def _is_void(self, finish: api.Finish, *, withheld: bool) -> bool:
+        """Whether what is to be taken back yet has come to this end. `withheld`: whether anything was before
+        what commands did, behind which it has come, unless the engine waits there."""
+        withheld = withheld if finish.held else self._guarding.withholds
+        return withheld and finish.reason in ("eos", "length")
+
+    def _most_before(self, finish: api.Finish) -> int:
+        """Of the output, with which an engine would not be at this end again at once."""
+        most, longest = len(self.output), self.context.params.max_tokens
+        if finish.reason == "length":
+            assert isinstance(longest, int), "they are complete"
+            most = min(most - (len(self.context) >= self.model.context), longest - 1)
+        return most
+
+    def _go_on_behind(self, finish: api.Finish, now: float, most: int) -> None:
+        """The engine has come to an end that will be void: it goes on before, with so much output at most."""
         if finish.held:
             pauses = any(isinstance(pending.command, api.Pause) for pending in self._commands)
             if not (pauses or self._pausing.holds):  # by what came in the same step
@@ -998,7 +1049,7 @@ class Stream:
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
             self._finish(api.Finish("cancelled"), now)
             return
-        self._told.take_back(max(0, min(self.outbox.known, len(self.output) - 1)))
+        self._told.take_back(max(0, min(self.outbox.known, most)))
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 
@@ -1028,6 +1079,7 @@ class Stream:
 
     def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
         self._pausing.reason = None
+        self._pausing.released = self._commands.releases
         self._tools.turn_has_ended = False
         self._stopwatch.resume(now)
         ref = None if pending is None else pending.ref
@@ -1114,3 +1166,8 @@ class Stream:
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
                 self._emit(refusal.event(self.request_id, pending.ref), pending)
+
+
+def _is_text(frame: object) -> bool:
+    """Whether it goes on in the model's own turn."""
+    return isinstance(frame, protocol.Inject) and frame.messages is None and bool(frame.tokens)

@@ -22,6 +22,7 @@ class ToldOutput:
         self._outbox = outbox
         self._tools = tools
         self._arguments = ToldArguments(context.output.spans, whole=whole_arguments)
+        self._injected = self._injected_before = self._injected_read  # when what lies beside was taken, last
 
     # -- more of it ------------------------------------------------------------------------------
 
@@ -30,8 +31,13 @@ class ToldOutput:
         if self._output.spans is None:
             return ()
         beside = self._output.spans.take_beside()
+        self._injected_before, self._injected = self._injected, self._injected_read
         self._tools.tell_approvals(beside)
         return beside
+
+    @property
+    def _injected_read(self) -> int:
+        return 0 if self._output.spans is None else self._output.spans.injected_read
 
     def put(
         self, index: int, delta: str, token: int, logprob: TokenLogprob | None, beside: Sequence[Beside]
@@ -42,7 +48,7 @@ class ToldOutput:
         """Held back until the end, or part of a call by an injection."""
         told = self._arguments.tell(beside)
         if text or told:
-            self._outbox.put(PendingToken(index, text, None, beside=told))
+            self._outbox.put(PendingToken(index, text, None, beside=told, injected=self._injected_before))
 
     # -- less of it ------------------------------------------------------------------------------
 
@@ -55,7 +61,7 @@ class ToldOutput:
     def cut_behind(self, behind: int) -> None:
         """Of the tokens behind the prompt only so many stand."""
         index = self._context.cut_behind(behind)
-        self._outbox.drop_from(index)
+        self._outbox.drop_from(index, self._output.injected())
         self._go_back()
         self._outbox.put(self.rewound(index))
 
@@ -75,6 +81,7 @@ class ToldOutput:
             self._arguments.go_back()
 
     def _go_back(self) -> None:
+        self._injected = min(self._injected, self._injected_read)
         self._arguments.go_back()
         self._tools.go_back()
 
@@ -110,7 +117,7 @@ class ToldOutput:
         if spans is None:
             return snapshot, Lengths()
         lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
-            output.tokens, count, injected=not outbox.holds_injected
+            output.tokens, count, injected=outbox.told_injected
         )
         self._tools.tell_approvals(snapshot.tool_calls)
         return snapshot, self._arguments.of_snapshot(lengths, snapshot.tool_calls)

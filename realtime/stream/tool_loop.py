@@ -45,6 +45,7 @@ class ToolLoop:
         self._results_bytes = 0  # counted when they change: a result may have very many parts
         self.turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
         self._due: ResultInject | None = None  # results that are all there before the turn has ended
+        self.left = False  # whether some waited when calls were taken back, perhaps those of the others
 
     @property
     def bytes(self) -> int:
@@ -129,6 +130,7 @@ class ToolLoop:
         result = inject.result
         self._asked(result, missing)
         self.drop(result.call_id)
+        self.left = False
         self._results[result.call_id] = result
         self._results_bytes += _weight(result)
         if not self._together:
@@ -138,6 +140,18 @@ class ToolLoop:
             return inject
         self._due = inject if is_all else None
         return replace(inject, messages=None, tokens=[], resume=False)
+
+    @property
+    def has_due(self) -> bool:
+        return self._due is not None
+
+    def take_left(self, missing: Sequence[Call]) -> protocol.ToolResult | None:
+        """The turn has ended: of results that waited for others, and are all that is needed now, the last."""
+        results = [self._results[call.call_id] for call in missing if call.call_id in self._results]
+        if not (self.left and missing) or len(results) < len(missing):
+            return None
+        self.left = False
+        return results[-1]
 
     def take_due(self, missing: Sequence[Call]) -> ResultInject | None:
         """The turn has ended: results that came before, if they are still of all these that have none."""
@@ -157,6 +171,7 @@ class ToolLoop:
         """Not all of the output stands any more."""
         self.turn_has_ended = False
         self.settle()
+        self.left = bool(self._results)
 
     def drop(self, call_id: str) -> None:
         """What waits of it, if anything does."""

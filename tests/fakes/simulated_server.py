@@ -340,6 +340,7 @@ def seen_of(stream: Stream) -> dict[str, Any]:
         "params": stream.context.params,
         "acts": stream.context.acts.bans,
         "paused": stream.paused,
+        "released": stream.released,
         "concluded": stream.concluded,
         "decoded": stream.counts.decoded,
         "waits for": [(pending.command, pending.ref) for pending in stream._commands],

@@ -216,6 +216,15 @@ async def test_one_follows_at_a_time_and_by_post_another_takes_over(slow: Served
             await second.next("token")
 
 
+async def test_one_whose_path_is_anothers_to_steer_by_is_taken_over_all_the_same(slow: Served) -> None:
+    path = "/v1/streams/one/control"
+    async with running(slow, "one/control", params=ENDLESS), following(slow, path) as first:
+        await first.next("token")
+        async with following(slow, path, **{"last-event-id": "-1"}) as second:
+            await second.next("token")
+            assert (await first.rest())[-1]["code"] == "request_taken"
+
+
 async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
     """Pages of other sites can have a browser ask for it, as an image."""
     start = {"type": "start", "request_id": "mine", "prompt": "Once", "params": ENDLESS}

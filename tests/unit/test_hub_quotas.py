@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -157,3 +158,20 @@ def test_a_resume_of_what_was_kept_is_never_refused() -> None:
     tenant.send(inject())
     assert tenant.send(protocol.Pause(request_id="a")) is None, "it has been computed since"
     assert resumed(tenant) is None
+
+
+def test_what_was_released_is_known_to_be_where_its_stream_is_adopted() -> None:
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start(on_disconnect="pause", credit=protocol.Credit(limit=2), params=STILL))
+    kinds: tuple[Literal["release", "hold"], ...] = ("release", "hold")
+    for kv in kinds:
+        listener.send(protocol.Pause(request_id="a", kv=kv))
+        rest(server)
+        assert server.hub.streams[0].released
+        server.check_kept()
+    listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    assert not server.hub.streams[0].released
+    server.check_kept()
+    assert server.adoptions == 3

@@ -13,6 +13,7 @@ from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
     Function,
+    Grammar,
     Message,
     MessageToolCall,
     NamedFunction,
@@ -298,6 +299,53 @@ async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch
     assert server.adoptions == 1
 
 
+async def test_a_result_goes_in_where_its_stream_was_given_a_grammar_since_also_if_its_tools_are_free() -> (
+    None
+):
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server, tools=[FREE])
+    listener.send(protocol.Adjust(request_id="a", params=Params(grammar=Grammar(choice=["yes", "no"]))))
+    await settled()
+    listener.send(result(call_id, ref="result"))
+    rest(server)
+    assert not listener.errors
+    (put_in,) = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
+    assert (put_in.ref, put_in.count > 0) == ("result", True)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_results_go_in_by_themselves_where_those_they_waited_for_will_not_come(leaves: bool) -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+    listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
+    behind_first = len(server.hub.streams[0].output)
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={ord("x"): 100.0})))
+    listener.send(protocol.Resume(request_id="a"))
+    server.tick()
+    listener.send(protocol.Pause(request_id="a"))
+    listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
+    listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    stream = server.hub.streams[0]
+    assert stream.paused == "tool_call"
+    listener.send(result(first, ref="waits"))
+    rest(server)
+    listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={ord("x"): 100.0})))
+    listener.send(protocol.Rewind(request_id="a", to=behind_first))
+    if leaves:
+        server.hub.detach(listener)
+        rest(server)
+        assert stream.paused == "tool_call"
+        listener = RecordingListener(server)
+        listener.send(protocol.Attach(request_id="a", after=-1))
+    rest(server)
+    put_in = [event for event in listener.heard if isinstance(event, protocol.Injected)]
+    assert (put_in[-1].ref, put_in[-1].count > 0) == (None, True)
+    assert isinstance(listener.heard[listener.heard.index(put_in[-1]) + 1], protocol.Resumed)
+    server.check_kept()
+    assert server.adoptions == 1
+
+
 def _refuse() -> None:
     raise Refusal("rate_limited", "Wait.")
 
@@ -311,9 +359,9 @@ async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_o
     rest(server)
     (entry,) = server.hub._registry.entries
     server.clock.advance(0.02)
-    assert entry.released
+    assert entry.stream.released
     rest(server)
     listener.send(protocol.Amend(request_id="a", call_id=call_id, arguments={"q": "x"}))
     rest(server)
     assert any(isinstance(event, protocol.Resumed) and event.recomputed_tokens for event in listener.heard)
-    assert not entry.released
+    assert not entry.stream.released

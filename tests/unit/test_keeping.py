@@ -24,7 +24,7 @@ def test_the_first_engine_has_nothing_before_it_and_the_next_all_that_was() -> N
         kept.hear(token(index))
     kept.note(b"told")
     assert kept.submitted("fp") == api.Keep(b"key", b"", grace_s=5), "it has it"
-    kept.lost()
+    kept.lost(lacks_credit=True)
     assert not kept.is_there
     again = kept.submitted("other")
     assert again is not None
@@ -35,7 +35,7 @@ def test_the_first_engine_has_nothing_before_it_and_the_next_all_that_was() -> N
     ] == [[100, 101, 102]]
     assert [(note.heard, note.told) for note in again.history.notes] == [
         (3, b"told"),
-        (3, encode_told(Lost())),
+        (3, encode_told(Lost(lacked_credit=True))),
         (3, encode_told(Submitted("other"))),
     ]
 
@@ -55,7 +55,7 @@ def test_who_has_adopted_a_stream_counts_on_from_what_its_engine_kept() -> None:
     journal = api.Journal(b"record", 2, 1, history, b"", 0, 0, 0)
     kept = Keeping(api.Keep(b"key", b"record", 5.0, 2, adoptions=1), lambda: 3.0, adopted=journal)
     assert (kept.heard, kept.is_there) == (4, True)
-    kept.lost()
+    kept.lost(lacks_credit=True)
     moved = kept.submitted("fp")
     assert moved is not None
     assert (moved.moves, moved.adoptions) == (3, 1)
@@ -73,7 +73,7 @@ def test_a_history_that_is_too_long_is_no_more_where_the_engine_is_gone(
         kept.note(b"x" * 100)
     assert kept.is_there, "the engine has a history of its own"
     assert kept.history_bytes < 1_000
-    kept.lost()
+    kept.lost(lacks_credit=True)
     assert kept.submitted("fp") is None
 
 

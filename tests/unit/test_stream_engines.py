@@ -72,6 +72,18 @@ def test_a_stream_that_waits_for_credit_is_told_nothing() -> None:
     assert text(lone.take()) == "cd"
 
 
+@pytest.mark.usefixtures("built_again")
+def test_a_stream_that_lacked_credit_when_its_engine_went_is_not_paused_where_it_is_adopted() -> None:
+    lone = LoneStream(credit=Credit(limit=2))
+    lone.admit()
+    lone.write("ab")
+    lone.take()
+    lone.lose_engine()
+    lone.stream.grant(9, lone.now)
+    lone.new_engine()
+    assert lone.stream.paused is None
+
+
 def test_a_paused_stream_stays_paused_by_its_client() -> None:
     lone = LoneStream()
     lone.admit()

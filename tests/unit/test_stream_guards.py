@@ -170,12 +170,46 @@ def test_an_engine_that_has_come_to_the_end_while_all_is_taken_back_begins_with_
     lone = begun(SECRET)
     lone.write("ab")
     lone.take()
-    lone.steer(protocol.Rewind(request_id="a", to=0))
+    for _ in range(2):
+        lone.steer(protocol.Rewind(request_id="a", to=0))
     lone.answer(api.Truncated(0), finish=RUN_OUT)
-    submit = lone.commands[-1]
+    submit, back = lone.commands[-2:]
     assert isinstance(submit, api.Submit)
     assert submit.tokens == list(PROMPT)
+    assert back == api.Truncate(7, 0)
     assert lone.stream.final is None
+
+
+def test_an_end_behind_what_went_back_stands() -> None:
+    lone = begun(Guard(name="secret", do="tell", regex="secret"))
+    lone.write("abcdefgh")
+    lone.take()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(max_tokens=5), at=8))
+    lone.answer(api.Truncated(8), api.Adjusted(8), finish=RUN_OUT)
+    events = lone.take()
+    assert kinds(events) == ["Rewound", "Adjusted", "Final"]
+    assert not any(isinstance(command, api.Submit) for command in lone.commands)
+
+
+@pytest.mark.parametrize("finish", [EOS, RUN_OUT])
+def test_what_is_put_in_at_the_last_token_while_its_engine_comes_to_the_end_stands_behind_that(
+    finish: api.Finish,
+) -> None:
+    lone = begun(Guard(name="secret", do="tell", regex="secret"))
+    lone.write("abc")
+    lone.take()
+    lone.steer(protocol.Inject(request_id="a", tokens=[5, 6], at=3))
+    lone.stream.receive_news(api.News(7, index=3, tokens=[toy_model.EOS], finish=finish), lone.now)
+    submit, put_in = lone.commands[-2:]
+    assert isinstance(submit, api.Submit)
+    assert bytes(submit.tokens[len(PROMPT) :]) == b"abc"
+    assert put_in == api.Append(7, [5, 6], behind=3)
+    assert lone.take() == []
+    lone.answer(api.Appended(3, 2))
+    rewound, injected = lone.take()
+    assert isinstance(rewound, protocol.Rewound)
+    assert isinstance(injected, protocol.Injected)
+    assert (rewound.index, injected.index) == (3, 3)
 
 
 def test_what_the_end_tells_is_found_before_it_is_the_streams_end() -> None:

@@ -98,7 +98,7 @@ def test_a_result_that_comes_before_the_turn_has_ended_waits_for_that() -> None:
     assert (kept.ref, kept.count) == ("r", 0)
     one.write("</tool_call>")
     end(one)
-    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
     one.answer(api.Appended(one.index, 9), api.Resumed(one.index))
     told = one.take()
     assert kinds(told)[-3:] == ["Paused", "Injected", "Resumed"]
@@ -145,6 +145,64 @@ def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_b
     assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"], "the token came first"
 
 
+def texted(one: LoneStream, text: str) -> None:
+    """The client goes on in the model's own turn."""
+    one.steer(protocol.Inject(request_id="a", text=text, tokens=list(text.encode())))
+
+
+def test_a_result_behind_a_text_on_its_way_waits_for_the_call_that_opens() -> None:
+    one, (find,) = called(FIND)
+    texted(one, STOP)
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    assert one.commands[-1] == api.Append(7, [])
+    one.answer(api.Appended(one.index, len(STOP)), api.Appended(one.index, 0))
+    (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    both = one.stream.inject_of(result(stop))
+    assert [message.tool_call_id for message in both.messages or []] == [find, stop]
+    put_in(one, both)
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
+
+
+def test_and_goes_in_behind_it_where_that_opens_none() -> None:
+    one, (find,) = called(FIND)
+    texted(one, "So.")
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.answer(api.Appended(one.index, 3))
+    assert one.commands[-1] == api.Append(7, []), "something is still to be answered"
+    one.answer(api.Appended(one.index, 0))
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
+    one.answer(api.Appended(one.index, 9), api.Resumed(one.index))
+    assert kinds(one.take())[-3:] == ["Injected", "Injected", "Resumed"]
+
+
+def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_taken_back() -> None:
+    one, (find, _) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    assert one.stream.take_result_to_tell() is None
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND)))
+    assert one.stream.take_result_to_tell() is None
+    one.answer(api.Truncated(len(FIND)))
+    told = one.stream.take_result_to_tell()
+    assert told == result(find)
+    assert one.stream.take_result_to_tell() is None, "it is being told"
+    both = one.stream.inject_of(told)
+    assert [message.tool_call_id for message in both.messages or []] == [find]
+    put_in(one, both)
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
+
+
+def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:
+    one = lone(on_tool_call="pause")
+    one.write(FIND + STOP)
+    find, _ = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND)))
+    one.answer(api.Truncated(len(FIND)))
+    assert one.stream.take_result_to_tell() is None
+    end(one)
+    assert one.stream.take_result_to_tell() == result(find)
+
+
 def test_but_not_where_another_call_came_since() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND)
@@ -166,7 +224,7 @@ def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
     assert given.messages
     assert not given.resume
     one.steer(in_tokens(given))
-    assert one.commands[-1] == api.Append(7, [5] * 9), "its turn has ended, whoever has paused it too"
+    assert one.commands[-1] == api.Append(7, [5] * 9, True), "its turn has ended, whoever has paused it too"
 
 
 def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> None:
@@ -231,7 +289,7 @@ def test_a_result_that_was_tokenized_while_another_call_was_made_waits_for_its()
             end(one)
         put_in(one, one.stream.inject_of(result(stop)))
         assert [command for command in one.commands if isinstance(command, api.Append)][1:] == [
-            api.Append(7, [5] * 9)
+            api.Append(7, [5] * 9, True)
         ]
         assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
@@ -286,7 +344,7 @@ def test_a_result_may_be_given_again_right_behind_the_rewind_that_takes_it_back(
     one.answer(api.Truncated(behind - 1), api.Appended(behind - 1))
     one.write(">")
     end(one)
-    assert one.commands[-2:] == [api.Append(7, [5] * 9), api.Resume(7)]
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
 
 
 def test_who_holds_too_much_already_is_refused_more() -> None:

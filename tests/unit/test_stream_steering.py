@@ -31,6 +31,19 @@ def test_at_rewinds_first_and_the_frame_is_answered_once() -> None:
     assert (adjusted.index, adjusted.params.temperature, adjusted.ref) == (4, 0.5, "r")
 
 
+def test_at_a_token_that_was_sent_before_its_event_was_whole_since_no_more_might_come() -> None:
+    lone = LoneStream(credit=Credit(limit=3), interval=5)
+    lone.write("abc")
+    assert text(lone.take()) == "abc"
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.answer(api.Adjusted(3))
+    lone.stream.grant(6, lone.now)
+    lone.write("def")
+    assert text(lone.take()) == "def"
+    lone.steer(protocol.Rewind(request_id="a", to=6))
+    lone.stream.grant(20, lone.now)
+
+
 def test_at_beyond_what_was_sent_is_refused_and_changes_nothing() -> None:
     lone = LoneStream(credit=Credit(limit=2, prefetch=3))
     lone.write("abcde")

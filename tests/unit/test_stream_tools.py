@@ -228,6 +228,53 @@ def test_whoever_comes_back_has_all_of_it(at: int) -> None:
     assert fresh.said == told().said
 
 
+@pytest.mark.parametrize("begun", [FIND, FIND.removesuffix("</tool_call>"), FIND[:20], "So"])
+@pytest.mark.parametrize("whole_arguments", [False, True])
+def test_a_snapshot_has_the_calls_that_were_put_in_and_told_where_others_wait(
+    begun: str, whole_arguments: bool
+) -> None:
+    one = lone(whole_arguments=whole_arguments)
+    for text in (begun, STOP, "x" * 3_000 + STOP):
+        one.steer(protocol.Inject(request_id="a", tokens=list(text.encode())))
+    known, fresh = FoldedSpans(), FoldedSpans()
+    one.answer(api.Appended(0, len(begun.encode())))
+    known.read(one.take())
+    one.stream.outbox.acknowledge(known.seq)
+    one.answer(api.Appended(0, len(STOP)), api.Appended(0, 3_000 + len(STOP)))
+    snapshot, attached, *later = one.attach(-1)
+    assert isinstance(snapshot, protocol.Snapshot)
+    fresh.read([snapshot])
+    assert fresh.said == known.said
+    while one.stream.reading:
+        one.answer()
+    fresh.read([attached, *later, *one.take()])
+    calls = [(call.name, "".join(call.arguments), call.index, call.end) for call in one.stream.output.calls]
+    assert fresh.said[2] == calls
+
+
+@pytest.mark.parametrize("at", [None, 0])
+def test_a_snapshot_is_followed_by_nothing_of_calls_that_are_void_by_then(at: int | None) -> None:
+    """They were put in, and others in their place, while nobody read."""
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    for text in (FIND, FIND.partition("é")[0], "abc"):
+        one.stream.outbox.acknowledge(len(one.take()))
+        one.steer(protocol.Inject(request_id="a", tokens=list(text.encode())))
+        one.answer(api.Appended(2, len(text.encode())))
+    if at is None:
+        call = one.stream.output.calls[0]
+        frame = protocol.Amend(request_id="a", call_id=call.call_id, arguments={"q": "ab"})
+        one.stream.steer_call(frame, 0, one.now)
+    else:
+        one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode()), at=at))
+    put_in = one.commands[-1]
+    assert isinstance(put_in, api.Append)
+    one.answer(api.Appended(2 if at is None else 0, len(put_in.tokens)))
+    client.read(one.attach(-1))
+    calls = [(call.name, "".join(call.arguments), call.index, call.end) for call in one.stream.output.calls]
+    assert client.said[2] == calls
+
+
 def test_a_rewind_that_a_snapshot_has_told_of_changes_nothing() -> None:
     one = lone()
     one.write(TEXT[:60])
