@@ -68,6 +68,9 @@ def _heads(config: Mapping[str, Any]) -> Iterator[str]:
     shared = config.get("num_key_value_heads")
     if hidden and heads and not config.get("head_dim") and hidden % heads:
         yield f"hidden_size is {hidden}, which num_attention_heads ({heads}) does not divide"
+    size = config.get("head_dim") or (heads and hidden and hidden // heads)
+    if size and size % 2:
+        yield f"head_dim is {size}, and must be even: one half is rotated against the other"
     if heads and shared and heads % shared:
         yield f"num_attention_heads is {heads}, which num_key_value_heads ({shared}) does not divide"
 

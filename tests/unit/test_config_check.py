@@ -29,6 +29,8 @@ COUNT = "must be a whole number from 1 to 2147483647"
         ({"hidden_size": 66}, "hidden_size is 66, which num_attention_heads (4) does not divide"),
         ({"num_key_value_heads": 3}, "num_attention_heads is 4, which num_key_value_heads (3) does not"),
         ({"num_experts": 4, "num_experts_per_tok": 5}, "num_experts_per_tok is 5, of num_experts (4)"),
+        ({"head_dim": 3}, "head_dim is 3, and must be even"),
+        ({"hidden_size": 12}, "head_dim is 3, and must be even"),
         ({"head_dim": nan}, f"head_dim is nan, and {COUNT}"),
         ({"vocab_size": 2**20}, "vocab_size is 1048576, and 524288 is the most"),
         ({"sliding_window": 2**70}, f"sliding_window is 1180591620717411303424, and {COUNT}"),
