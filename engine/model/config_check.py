@@ -40,7 +40,7 @@ def _flaws(config: Mapping[str, Any]) -> Iterator[str]:
         if value is not None and not (_is_whole(value) and 0 < value <= LAST):
             yield f"{name} is {_shown(value)}, and must be a whole number from 1 to {LAST}"
     for name, most in MOST.items():
-        if config.get(name, 0) > most:
+        if (config.get(name) or 0) > most:
             yield f"{name} is {config[name]}, and {most} is the most that can be served"
     yield from _heads(config)
     yield from _experts(config)

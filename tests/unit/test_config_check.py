@@ -66,5 +66,18 @@ def test_a_size_that_heads_do_not_divide_is_none_where_they_have_one_of_their_ow
     assert flaw(WHOLE | {"eos_token_id": -1, "head_dim": None, "rope_scaling": None}) is None
 
 
+def test_what_is_null_is_left_to_who_reads_it() -> None:
+    names = (
+        "num_hidden_layers",
+        "hidden_size",
+        "num_attention_heads",
+        "vocab_size",
+        "rope_theta",
+        "eos_token_id",
+    )
+    for name in names:
+        assert flaw(WHOLE | {name: None}) is None
+
+
 def test_no_vocabulary_passes_that_could_not_be_drawn_from() -> None:
     assert MOST["vocab_size"] == MAX_VOCAB
