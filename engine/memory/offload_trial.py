@@ -29,6 +29,9 @@ def host_pool_if_faster(
 
     `chunk`: the most tokens of a prompt that one step computes.
     """
+    if runner.context < block_size:  # and blocks are offloaded whole
+        log.info("the KV cache is not offloaded: no stream fills a block of %d tokens", block_size)
+        return None
     limit = int(gib * GIB)
     if free is not None:
         limit = min(limit, int(free * FREE_SHARE))

@@ -73,6 +73,8 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
                 raise ModelError(f"the adapter in {folder} is another model's: {module} has another shape")
             change = config.scale(module) * (up @ down)
             weight.copy_((weight.float() + change).to(weight.dtype))
+            if not weight.isfinite().all():  # nor would any token of it be a number
+                raise ModelError(f"the adapter in {folder} makes weights of {module} that are no numbers")
 
 
 def _weight(model: PreTrainedModel, folder: Path, module: str) -> Tensor:
@@ -111,11 +113,23 @@ def _config(folder: Path) -> _Config:
         raise ModelError(f"{file} is broken: {error}") from error
     if config.peft_type != "LORA":
         raise ModelError(f"the adapter in {folder} is {config.peft_type}; LORA alone can be merged")
+    _check_patterns(file, config)
     for key, usual in _NOT_MERGED.items():
         value = said.get(key)
         if value and value != usual:
             raise ModelError(f"the adapter in {folder} has {key} = {value!r}, which cannot be merged")
     return config
+
+
+def _check_patterns(file: Path, config: _Config) -> None:
+    for field in ("rank_pattern", "alpha_pattern"):
+        for key in getattr(config, field) or {}:
+            try:
+                re.compile(key)
+            except (re.error, OverflowError, RecursionError) as error:
+                raise ModelError(
+                    f"{file} is broken: {key[:80]!r} in {field} is no regular expression ({error})"
+                ) from error
 
 
 def _of(pattern: Mapping[str, float] | None, module: str, usual: float) -> float:

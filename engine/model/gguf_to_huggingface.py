@@ -12,6 +12,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
+from engine.model.config_check import flaw
 from engine.model.gguf_file import ARCHITECTURES, GgufFile
 from engine.model.preflight import SUPPORTED, ModelError
 
@@ -60,25 +61,31 @@ def _config(file: GgufFile) -> PreTrainedConfig:
         return found
 
     heads, hidden = fact("attention.head_count"), fact("embedding_length")
-    size = file.fields.get(f"{kind}.attention.key_length") or file.fields.get(f"{kind}.rope.dimension_count")
-    config: PreTrainedConfig = AutoConfig.for_model(
-        kind,
-        vocab_size=len(_tokenizer_fact(file, "tokens")),
-        hidden_size=hidden,
-        intermediate_size=fact("feed_forward_length"),
-        num_hidden_layers=fact("block_count"),
-        num_attention_heads=heads,
-        num_key_value_heads=file.fields.get(f"{kind}.attention.head_count_kv") or heads,
-        head_dim=size or hidden // heads,
-        max_position_embeddings=fact("context_length"),
-        rms_norm_eps=fact("attention.layer_norm_rms_epsilon"),
-        rope_parameters={
+    said: dict[str, Any] = {
+        "vocab_size": len(_tokenizer_fact(file, "tokens")),
+        "hidden_size": hidden,
+        "intermediate_size": fact("feed_forward_length"),
+        "num_hidden_layers": fact("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": file.fields.get(f"{kind}.attention.head_count_kv") or heads,
+        "head_dim": file.fields.get(f"{kind}.attention.key_length")
+        or file.fields.get(f"{kind}.rope.dimension_count"),
+        "max_position_embeddings": fact("context_length"),
+        "rms_norm_eps": fact("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {
             "rope_type": "default",
             "rope_theta": file.fields.get(f"{kind}.rope.freq_base") or 10_000.0,
         },
-        bos_token_id=_tokenizer_field(file, "bos_token_id"),
-        eos_token_id=_tokenizer_field(file, "eos_token_id"),
-        pad_token_id=_tokenizer_field(file, "padding_token_id"),
+        "bos_token_id": _tokenizer_field(file, "bos_token_id"),
+        "eos_token_id": _tokenizer_field(file, "eos_token_id"),
+        "pad_token_id": _tokenizer_field(file, "padding_token_id"),
+    }
+    if wrong := flaw(said):
+        raise ModelError(f"{file.path} is broken: {wrong}")
+    said["head_dim"] = said["head_dim"] or hidden // heads
+    config: PreTrainedConfig = AutoConfig.for_model(
+        kind,
+        **said,
         tie_word_embeddings="output.weight" not in names,
         architectures=[SUPPORTED[kind]],
         dtype="float32",

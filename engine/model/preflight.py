@@ -13,6 +13,9 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from engine.model.config_check import end_token_flaws, flaw
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
 GGUF_FILE = "model.gguf"  # which may stand in a model folder in place of safetensors
 
 
@@ -53,8 +56,14 @@ def check_folder(folder: Path) -> dict[str, Any]:
     """The folder's config, once it is known to hold a whole model that we serve."""
     if not folder.is_dir():
         raise ModelError(f"the model folder {folder} does not exist")
-    config = _read_json(folder / "config.json")
+    config = _read_json(folder / CONFIG)
     _check_supported(folder, config)
+    if wrong := flaw(config):
+        raise ModelError(f"{folder / CONFIG} is broken: {wrong}")
+    if (generation := folder / GENERATION).is_file() and (
+        wrong := next(end_token_flaws(_read_json(generation)), None)
+    ):
+        raise ModelError(f"{generation} is broken: {wrong}")
     if not (folder / "tokenizer.json").is_file():
         raise ModelError(f"the model folder {folder} holds no tokenizer.json")
     if not (folder / GGUF_FILE).is_file():
@@ -88,7 +97,7 @@ def parameter_count(folder: Path) -> int:
 def _check_supported(folder: Path, config: dict[str, Any]) -> None:
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise ModelError(f"{folder / 'config.json'} is broken: it names no model_type")
+        raise ModelError(f"{folder / CONFIG} is broken: it names no model_type")
     if kind not in SUPPORTED:
         raise ModelError(f"the architecture {kind} is not supported; supported are {', '.join(SUPPORTED)}")
     named = config.get("architectures") or [SUPPORTED[kind]]

@@ -74,8 +74,9 @@ def _greatest(peaks):  # type: ignore[no-untyped-def]
     """NaN is above all."""
     most = peaks[0]
     for peak in peaks:
-        if not peak <= most:
-            most = peak
+        if peak != peak:
+            return peak
+        most = max(most, peak)
     return most
 
 
@@ -197,7 +198,7 @@ def _run_blocks(key, bits, times, ahead):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _winner(  # type: ignore[no-untyped-def]
-    scores, peaks, best, key, bits, times, ahead, degrees, floor, beaten
+    scores, peaks, best, key, bits, times, ahead, degrees, edge, floor, beaten
 ):
     likely, most = 0, NOTHING
     for block in range(len(peaks)):
@@ -214,7 +215,7 @@ def _winner(  # type: ignore[no-untyped-def]
             score = scores[at]
             cold = _cooled(score, best, degrees)
             start = np.float64(score) / degrees
-            if cold < floor or cold <= beaten or start + ahead[block] < _certain(most):
+            if score < edge or cold < floor or cold <= beaten or start + ahead[block] < _certain(most):
                 continue
             time = times[block]
             if at != first:
@@ -248,12 +249,22 @@ def _draw_rows(scores, peaks, keys, parameters, top_k, tokens):  # type: ignore[
         else:
             edge = _top_k_edge(scores[row], peaks[row], top_k[row], room)
             degrees = max(temperature, MIN_TEMPERATURE)
-            floor = max(_cooled(edge, best, degrees), np.float32(coldest))
+            floor = np.float32(coldest)
             _run_blocks(keys[row], bits, times, ahead)
             beaten = np.float32(NOTHING)  # what is no warmer has been found to be outside
             while True:
                 token = _winner(
-                    scores[row], peaks[row], best, keys[row], bits, times, ahead, degrees, floor, beaten
+                    scores[row],
+                    peaks[row],
+                    best,
+                    keys[row],
+                    bits,
+                    times,
+                    ahead,
+                    degrees,
+                    edge,
+                    floor,
+                    beaten,
                 )
                 beaten = _cooled(scores[row, token], best, degrees)
                 if not _outside_top_p(scores[row], best, beaten, degrees, edge, top_p):

@@ -66,8 +66,8 @@ class Race:
         self._best = best
         self._keys = keys
         self._temperature = temperature.clamp(min=MIN_TEMPERATURE)
-        every = torch.arange(len(scores), device=scores.device)
-        self._floor = self.cooled(edges, every).maximum(coldest.to(scores.dtype))
+        self._edges = edges
+        self._floor = coldest.to(scores.dtype, copy=True)
 
     def cooled(self, scores: Tensor, rows: Tensor | int) -> Tensor:
         """How far scores are below the best of their rows, in temperatures."""
@@ -122,7 +122,8 @@ class Race:
 
     def _reached(self, scores: Tensor, rows: Tensor, ahead: Tensor) -> Tensor:
         reached = (scores.double() / self._temperature[rows]).add_(ahead)
-        return reached.masked_fill_(self.cooled(scores, rows) < self._floor[rows], -torch.inf)
+        out = (scores < self._edges[rows]) | (self.cooled(scores, rows) < self._floor[rows])
+        return reached.masked_fill_(out, -torch.inf)
 
 
 def _leaders(row: Tensor, token: Tensor, reached: Tensor, rows: int, vocab: int) -> Tensor:

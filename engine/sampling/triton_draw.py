@@ -88,11 +88,10 @@ def draw_row(  # type: ignore[no-untyped-def]
             token = first_of(scores, best, vocab, WIDE, TILE)
         else:
             degrees = tl.maximum(temperature, MIN_TEMPERATURE)
-            floor = tl.maximum(cooled(edge, best, degrees, WIDE), coldest)
             beaten = tl.full((), -float("inf"), WIDE)  # what is no warmer has been found to be outside
             running = True
             while running:
-                token = winner(scores, best, key, degrees, floor, beaten, vocab, WIDE, TILE)
+                token = winner(scores, best, key, degrees, edge, coldest, beaten, vocab, WIDE, TILE)
                 running = False
                 if top_p < 1:
                     beaten = cooled(tl.load(scores + token).to(WIDE), best, degrees, WIDE)
@@ -127,7 +126,7 @@ def first_of(scores, best, vocab, WIDE: tl.constexpr, TILE: tl.constexpr):  # ty
 
 @triton.jit  # type: ignore[untyped-decorator]
 def winner(  # type: ignore[no-untyped-def]
-    scores, best, key, degrees, floor, beaten, vocab, WIDE: tl.constexpr, TILE: tl.constexpr
+    scores, best, key, degrees, edge, coldest, beaten, vocab, WIDE: tl.constexpr, TILE: tl.constexpr
 ):
     most = tl.full((), -float("inf"), tl.float64)
     token = tl.full((), 0, tl.int64)
@@ -137,7 +136,7 @@ def winner(  # type: ignore[no-untyped-def]
         ids = blocks[:, None] * BLOCK + inside[None, :]
         score = tl.load(scores + ids, mask=ids < vocab, other=-float("inf")).to(WIDE)
         cold = cooled(score, best, degrees, WIDE)
-        runs = (cold >= floor) & (cold > beaten) & (ids < vocab)
+        runs = (score >= edge) & (cold >= coldest) & (cold > beaten) & (ids < vocab)
         ahead = tl.where(runs, score.to(tl.float64) / degrees, -float("inf"))
         bits = mixed(key - (blocks + 1).to(tl.uint64) * GOLDEN)
         times = exponential(bits) * (1 / BLOCK)

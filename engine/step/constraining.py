@@ -247,7 +247,9 @@ class Constraining:
         constraint, sampling = sequence.constraint, sequence.sampling
         if constraint is None or sampling.grammar is None or not sampling.grammar.force:
             return []
-        if not constraint.known or not sequence.admitted or sequence.paused or sequence.awaited_outlook:
+        if not constraint.known or not sequence.admitted or sequence.awaited_outlook:
+            return []
+        if sequence.paused or sequence.preempted:  # whichever of the two it was told
             return []
         tokens = constraint.outlook.forced
         if self._vocabulary is None or not tokens:

@@ -72,7 +72,10 @@ class Lifecycle:
 
     def finish(self, sequence: Sequence, reason: api.FinishReason, detail: str | None = None) -> None:
         self._waiting.pop(sequence.stream, None)  # overtaken by its end
-        self.news(sequence).finish = api.Finish(reason, detail)
+        news = self.news(sequence)
+        if news.finish is not None:  # it was held before its own end, which is told all the same
+            news = self._begin_news(sequence)
+        news.finish = api.Finish(reason, detail)
         self._scheduler.remove(sequence)
         self._sampler.release_slot(sequence)
         self._constraining.end(sequence)

@@ -4,7 +4,7 @@ be merged, as a sentence."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import inf, nan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,10 @@ def flat(folder: Path) -> None:
     weights(folder, MODULES[0], A=torch.ones(64), B=torch.ones(64, 4))
 
 
+def no_numbers(folder: Path) -> None:
+    weights(folder, MODULES[0], A=torch.full((4, 64), torch.nan), B=torch.ones(64, 4))
+
+
 def deep(folder: Path) -> None:
     (folder / adapter.CONFIG).write_text("[" * 99_999)
 
@@ -146,6 +150,24 @@ def unknown(folder: Path) -> None:
         (flat, {}, "is another model's: model.layers.0.self_attn.q_proj has another shape"),
         (deep, {}, "adapter_config.json is broken"),
         (None, {"rank_pattern": {"q_proj": 0}}, "adapter_config.json is broken: Expected `int` >= 1"),
+        (
+            None,
+            {"rank_pattern": {"([": 4}},
+            "config.json is broken: '([' in rank_pattern is no regular expression",
+        ),
+        (
+            None,
+            {"alpha_pattern": {"*": 4}},
+            "config.json is broken: '*' in alpha_pattern is no regular expression",
+        ),
+        (None, {"alpha_pattern": {"a{1,99999999999}": 4}}, "in alpha_pattern is no regular expression"),
+        (None, {"lora_alpha": inf}, "makes weights of model.layers.0.self_attn.q_proj that are no numbers"),
+        (
+            None,
+            {"alpha_pattern": {"q_proj": nan}},
+            "makes weights of model.layers.0.self_attn.q_proj that are no",
+        ),
+        (no_numbers, {}, "makes weights of model.layers.0.self_attn.q_proj that are no numbers"),
         (unknown, {}, "changes model.layers.9.nothing, which the model does not have"),
         (None, {"peft_type": "IA3"}, "is IA3; LORA alone can be merged"),
         (None, {"use_dora": True}, "has use_dora = True, which cannot be merged"),

@@ -60,6 +60,19 @@ def test_memory_that_is_taken_behind_forced_tokens_is_told_behind_them() -> None
     assert driver.told[2].changes == [api.Paused(5, "memory")]
 
 
+def test_nothing_is_forced_on_who_was_told_that_it_waits_for_memory() -> None:
+    """What it is asked meanwhile may leave a grammar no choice, which needs no computing."""
+    driver = preempted()
+    stood = len(driver.told[2].tokens)
+    spelt = api.Sampling(grammar=grammar(Grammar(regex="abcabcabc")), max_tokens=stood + 6)
+    driver.settle(api.Adjust(2, spelt), api.Grant(2, 1000))
+    assert driver.told[2].tokens[stood:] == [*b"abcabc"]
+    paused, adjusted, resumed = driver.told[2].changes
+    assert isinstance(paused, api.Paused)
+    assert isinstance(adjusted, api.Adjusted)
+    assert isinstance(resumed, api.Resumed)
+
+
 def test_a_client_that_resumes_what_memory_holds_is_told_so_once() -> None:
     driver = preempted()
     driver.send(api.Resume(2), api.Cancel(1))

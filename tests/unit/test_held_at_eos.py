@@ -50,3 +50,22 @@ def test_it_may_go_on_be_rewound_or_end(length: int, overlap: bool) -> None:
     driver.until(lambda: told.finish is not None)
     assert told.finish == api.Finish("cancelled")
     assert driver.engine.cache.used == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [(api.Cancel(1), "cancelled"), (api.Adjust(1, api.Sampling(max_tokens=2)), "length")],
+    ids=["cancel", "adjust"],
+)
+def test_an_end_that_comes_in_the_step_in_which_it_is_held_is_told_behind_that(
+    command: api.Cancel | api.Adjust, reason: str
+) -> None:
+    driver = Driver(engine_of(TOY, Limits(kv_tokens=4096, step_tokens=512)))
+    ending = api.Sampling(seed=1, hold_at_eos=True, min_tokens=3, logit_bias={toy_model.EOS: 100.0})
+    driver.send(api.Submit(1, PROMPT, ending, 10_000))
+    driver.until(driver.has(1, 3))
+    driver.settle(command)
+    held, ended = (news.finish for output in driver.outputs for news in output.news if news.finish)
+    assert held == api.Finish("eos", held=True)
+    assert ended.reason == reason
+    assert len(driver.told[1].tokens) == 3, "the end token is not kept"

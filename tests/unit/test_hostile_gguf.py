@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,10 @@ def number(name: str, value: int) -> bytes:
     return field(name, U32, struct.pack("<I", value))
 
 
+def real(name: str, value: float) -> bytes:
+    return field(name, F32, struct.pack("<f", value))
+
+
 WHOLE = {
     "general.architecture": field("general.architecture", TEXT, text("llama")),
     "llama.attention.head_count": number("llama.attention.head_count", 2),
@@ -72,7 +77,7 @@ WHOLE = {
     "llama.feed_forward_length": number("llama.feed_forward_length", 8),
     "llama.block_count": number("llama.block_count", 1),
     "llama.context_length": number("llama.context_length", 64),
-    "rms": field("llama.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5)),
+    "rms": real("llama.attention.layer_norm_rms_epsilon", 1e-5),
     "model": field("tokenizer.ggml.model", TEXT, text("gpt2")),
     "pre": field("tokenizer.ggml.pre", TEXT, text("gpt-2")),
     "tokens": field("tokenizer.ggml.tokens", ARRAY, struct.pack("<IQ", TEXT, 2) + text("a") + text("b")),
@@ -84,8 +89,6 @@ WHOLE = {
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"llama.attention.head_count": number("llama.attention.head_count", 0)},
-        {"llama.embedding_length": field("llama.embedding_length", TEXT, text("eight"))},
         {"kinds": field("tokenizer.ggml.token_type", ARRAY, struct.pack("<IQ1I", U32, 1, 1))},
         {"merges": field("tokenizer.ggml.merges", ARRAY, struct.pack("<IQ", TEXT, 1) + text("x y"))},
         {"tokens": number("tokenizer.ggml.tokens", 5)},
@@ -99,6 +102,32 @@ def test_a_fact_that_does_not_fit_is_told_in_a_sentence(tmp_path: Path, wrong: d
     file.write_bytes(gguf(*(WHOLE | wrong).values()))
     with pytest.raises(ModelError, match=r"a\.gguf is broken: what it says of its model does not fit"):
         convert(file, folder)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (number("llama.attention.head_count", 0), "num_attention_heads is 0, and must be"),
+        (number("llama.attention.head_count", 3), r"hidden_size is 8, which num_attention_heads \(3\)"),
+        (number("llama.attention.head_count_kv", 5), "num_attention_heads is 2, which num_key_value_heads"),
+        (field("llama.embedding_length", TEXT, text("eight")), "hidden_size is 'eight', and must be"),
+        (number("llama.block_count", 4_000_000), "num_hidden_layers is 4000000, and 1000 is the most"),
+        (number("llama.context_length", 0), "max_position_embeddings is 0, and must be"),
+        (real("llama.attention.layer_norm_rms_epsilon", nan), "rms_norm_eps is nan, and must be a number"),
+        (real("llama.attention.layer_norm_rms_epsilon", -1), "rms_norm_eps is -1.0, and must be a number"),
+        (real("llama.rope.freq_base", inf), "rope_theta is inf, and must be a number above 0"),
+        (field("tokenizer.ggml.eos_token_id", TEXT, text("end")), "eos_token_id is 'end', and must be"),
+    ],
+    ids=range(10),
+)
+def test_a_number_that_no_model_can_have_is_told_before_a_library_meets_it(
+    tmp_path: Path, wrong: bytes, why: str
+) -> None:
+    """ggml ends the process where a norm adds no number, and four million blocks take for ever to make."""
+    file = tmp_path / "a.gguf"
+    file.write_bytes(gguf(*WHOLE.values(), wrong))  # the later of two fields holds
+    with pytest.raises(ModelError, match=rf"a\.gguf is broken: {why}"):
+        convert(file, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,15 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: change(folder, use_bidirectional_attention=True),
         "attends in both directions",
     ),
-    "a wrong field": (lambda folder: change(folder, hidden_size="wide"), "cannot be loaded: .*hidden_size"),
+    "a wrong field": (lambda folder: change(folder, attention_bias=3), "cannot be loaded: .*attention_bias"),
+    "a wrong number": (
+        lambda folder: change(folder, num_hidden_layers=-1),
+        "config.json is broken: num_hidden_layers is -1, and must be a whole number from 1",
+    ),
+    "end tokens of no kind": (
+        lambda folder: (folder / "generation_config.json").write_text('{"eos_token_id": "</s>"}'),
+        "generation_config.json is broken: eos_token_id is '</s>', and must be the number of a token",
+    ),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer.json"),
     "no weights": (
         lambda folder: (folder / "model.safetensors").unlink(),

@@ -76,16 +76,27 @@ def test_whatever_is_asked_for(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("broken", [torch.nan, -torch.nan, torch.inf, -torch.inf])
-def test_a_row_of_no_numbers_has_no_token_and_no_influence(broken: float, temperature: float) -> None:
+@pytest.mark.parametrize("place", [7, 290], ids=["first block", "last block"])
+def test_a_row_of_no_numbers_has_no_token_and_no_influence(
+    place: int, broken: float, temperature: float
+) -> None:
     scores = logits(300, 3.0)
     expected, _ = both(scores, temperature=temperature, top_p=0.9)
     scores[2] = broken
-    scores[4, 290] = broken
+    scores[4, place] = broken
     found, by_torch = both(scores, temperature=temperature, top_p=0.9)
     assert found == by_torch
     assert [found[row] for row in (0, 1, 3, 5)] == [expected[row] for row in (0, 1, 3, 5)]
     assert found[2] == -1
     assert (found[4] == -1) == (broken != -torch.inf)
+
+
+def test_top_k_lets_nobody_run_who_is_as_far_below_the_best_by_rounding_alone() -> None:
+    scores = torch.arange(400, 0, -1).float().mul(1e-30).repeat(ROWS, 1)
+    scores[:, 7] = 0.01
+    found, by_torch = both(scores, top_k=2)
+    assert found == by_torch
+    assert set(found) <= {0, 7}
 
 
 def test_wider_numbers_are_drawn_from_as_float32_and_columns_from_where_they_lie() -> None:

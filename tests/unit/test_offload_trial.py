@@ -74,6 +74,16 @@ def test_what_is_computed_on_trial_is_no_larger_than_a_step(chunk: int, computed
     assert set(instant.computed) == {computed}
 
 
+@pytest.mark.parametrize(("context", "computed"), [(3, set[int]()), (4, {4}), (7, {4})])
+def test_where_no_stream_fills_a_block_there_is_nothing_to_try(context: int, computed: set[int]) -> None:
+    made = runner()
+    instant = Instant(made)
+    instant.context = context
+    host = host_pool_if_faster(made.pool, instant, block_size=4, chunk=context, gib=1e-3, free=None)
+    assert set(instant.computed) == computed
+    assert computed or host is None
+
+
 def test_memory_that_cannot_be_had_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise RuntimeError("CUDA error: out of memory")

@@ -64,6 +64,14 @@ def test_a_row_of_no_numbers_has_no_token_and_no_influence(broken: float) -> Non
     assert (found[0], found[2], found[3]) == (expected[0], -1, expected[3])
 
 
+def test_top_k_lets_nobody_run_who_is_as_far_below_the_best_by_rounding_alone() -> None:
+    scores = torch.arange(400, 0, -1).float().mul(1e-30).repeat(ROWS, 1)
+    scores[:, 7] = 0.01
+    found = by_kernel(scores, top_k=2)
+    assert found == by_torch(scores, top_k=2)
+    assert set(found) <= {0, 7}
+
+
 @pytest.mark.parametrize("capability", [80, 89, 90, 120])
 def test_one_kernel_serves_all_batches_and_fuses_nothing(capability: int, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
