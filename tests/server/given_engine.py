@@ -11,7 +11,9 @@ import os
 import runpy
 import socket
 import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -41,9 +43,10 @@ def become_server(
 
 def _execute(module: str, *words: str, environ: dict[str, str], keep: int = 2) -> NoReturn:
     """In this process, which keeps no more open than what it writes to and `keep`."""
-    os.closerange(3, keep)
-    os.closerange(keep + 1, os.sysconf("SC_OPEN_MAX"))
-    os.set_inheritable(keep, True)
+    for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
+        if descriptor > 2:
+            with suppress(OSError):  # one was the listing's
+                os.set_inheritable(descriptor, descriptor == keep)
     os.execve(sys.executable, [sys.executable, "-m", module, *words], environ)
 
 
