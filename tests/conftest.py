@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 from hypothesis import settings
@@ -14,6 +15,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Without a device, kernels run in Triton's interpreter: also read when it is loaded, by torch.
 if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Hundreds of processes read the same sources, which the first is to compile for all of them.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Whoever starts the tests in the background may have had Ctrl-C ignored, for them and all that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -9,7 +9,7 @@ import random
 import time
 from typing import NamedTuple
 
-from bench.reliability.abusive_frames import KINDS, PLAIN_START, SEED, encoded, start
+from bench.reliability.abusive_frames import KINDS, LONGEST, PLAIN_START, SEED, encoded, start
 from realtime.codec import Codec
 from realtime.hub.observers import Caller, Observer
 from realtime.websocket.connection import Connection, ConnectionLimits
@@ -39,17 +39,17 @@ class Mute(FakeWebSocket):
         """Nobody hears it."""
 
 
-def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
+def tried(kinds: tuple[str, ...], *, reads: bool, tokens: int) -> Found:
     server, peer = SimulatedServer(SIZE), Mute()
     connection = Connection(peer, peer, server.hub, Codec(None), CALLER, PayerWork(), LIMITS, {}, Observer())  # type: ignore[arg-type]
-    connection._receive(start("abused", PLAIN_START).decode())
+    connection._receive(start("abused", PLAIN_START | {"credit": {"limit": tokens}}).decode())
     while not server.at_rest:
         server.tick()
     peer.writable = reads
     before = connection.memory.held
     work_s = 0.0
     for number in range(FRAMES):
-        data = encoded(kinds[number % len(kinds)], "abused", number).decode()
+        data = encoded(kinds[number % len(kinds)], "abused", number, tokens=tokens).decode()
         began_s = time.thread_time()
         connection._receive(data)
         work_s += time.thread_time() - began_s
@@ -60,14 +60,14 @@ def tried(kinds: tuple[str, ...], *, reads: bool) -> Found:
     return Found(work_s * 1000 / FRAMES, held, kinds)
 
 
-async def search(sequences: int) -> list[Found]:
-    """Alone, then at random; the dearest first."""
+async def search(sequences: int, *, tokens: int = LONGEST) -> list[Found]:
+    """Alone, then at random; the dearest first. They are about a stream that has said so much."""
     chance = random.Random(SEED)
     alone = [(kind,) for kind in KINDS]
     mixed = [tuple(chance.choices(list(KINDS), k=chance.randint(2, 5))) for _ in range(sequences)]
     found = []
     for number, kinds in enumerate([*alone, *mixed]):
-        found.append(tried(kinds, reads=number % 2 == 0))
+        found.append(tried(kinds, reads=number % 2 == 0, tokens=tokens))
         await asyncio.sleep(0)
     return sorted(found, reverse=True)
 

@@ -120,7 +120,7 @@ KINDS: dict[str, Frame] = {
     "inject text": {"type": "inject", "text": "a" * 1_900},
     "inject messages": {"type": "inject", "messages": [{"role": "user", "content": "a"}] * 60},
     "inject at a token": {"type": "inject", "text": "a" * 1_900, "at": 1, "grammar": "anew", "resume": True},
-    "rewind by one": {"type": "rewind", "to": LONGEST - 1},
+    "rewind by one": {"type": "rewind"},
     "rewind to the start": {"type": "rewind", "to": 0},
     "cancel another": {"type": "cancel", "request_id": "nobody", "ref": "c"},
     "attach": {"type": "attach", "after": -1, "ref": "a"},
@@ -140,9 +140,11 @@ OF_A_CALL = ("tool_result", "approve", "amend")
 ANEW = {kind for kind, frame in KINDS.items() if frame.get("fork") or kind in GUARDED_STARTS}
 
 
-def encoded(kind: str, name: str, number: int) -> bytes:
-    """A frame about the stream of that name, or a start of another, of that number."""
+def encoded(kind: str, name: str, number: int, *, tokens: int = LONGEST) -> bytes:
+    """A frame about the stream of that name, which has said so many tokens, or a start of another."""
     frame: Frame = {"request_id": name} | KINDS[kind]
+    if frame["type"] == "rewind":
+        frame.setdefault("to", tokens - 1)
     if kind in ANEW:
         frame["request_id"] = f"{name} {number}"
     if "fork" in frame:

@@ -28,7 +28,7 @@ def shared_slow() -> Iterator[Served]:
 
 def in_good_order(*options: str) -> Iterator[Served]:
     """A server that ends by SIGTERM behind the last test, leaves nobody behind, and had no complaint."""
-    server = Served(*options)
+    server = Served(*options, loaded=False)
     try:
         yield server
         server.tell()

@@ -1,27 +1,22 @@
-"""`midstream engine --listen` as a process of its own, which may end and begin again at the same place.
-
-All are forked from one process that has loaded what they need, or each would take seconds for that.
-"""
+"""`midstream engine --listen` as a process of its own, which may end and begin again at the same place."""
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
+from tests.server.loaded_process import LoadedProcess
 from tests.server.server_process import PATIENCE_S, environment
-
-LOADED = ["realtime.engine_command", "engine.listening.listen", "engine.sampling.numba_draw"]
 
 
 class ListeningEngine:
@@ -33,15 +28,14 @@ class ListeningEngine:
         self._listen = listen
         self._options = options
         self._places: SimpleQueue[str] = SimpleQueue()  # where it listens, and nowhere once it has ended
-        self._process: ForkServerProcess | None = None
+        self._process: LoadedProcess | None = None
         self._reading: Thread | None = None
 
     def start(self) -> None:
         """At the place of before; the first time a port may be any that is free."""
-        ours, theirs = _processes.Pipe(duplex=False)
+        ours, theirs = Pipe(duplex=False)
         command = ["--model", "toy", "--listen", self._listen, *self._options]
-        self._process = _processes.Process(target=_run, args=(command, environment(), theirs))
-        self._process.start()
+        self._process = LoadedProcess(_run, command, environment(), theirs)
         theirs.close()
         self._places = SimpleQueue()
         self._reading = Thread(target=self._read, args=[ours, self._places], daemon=True)
@@ -54,8 +48,7 @@ class ListeningEngine:
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
         assert self._process is not None
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        self._process.tell(number)
 
     def hang(self) -> None:
         """Until it is told to go on: of its threads one may run on for a while after the signal."""
@@ -69,14 +62,14 @@ class ListeningEngine:
         """Wait for its end: the exit status."""
         assert self._process is not None
         assert self._reading is not None
-        self._process.join(PATIENCE_S)
+        status = self._process.wait(PATIENCE_S)
         self._reading.join(PATIENCE_S)
-        return self._process.exitcode
+        return status
 
     def end(self) -> None:
         """Whatever state it is in."""
         if self._process is not None:
-            self._process.kill()
+            self.tell(signal.SIGKILL)
             self.ended()
 
     def _read(self, connection: Connection, places: SimpleQueue[str]) -> None:
@@ -88,10 +81,6 @@ class ListeningEngine:
                 if found:
                     places.put(place.strip())
         places.put("")
-
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(LOADED)
 
 
 def _run(command: list[str], environ: dict[str, str], errors: Connection) -> None:

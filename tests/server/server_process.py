@@ -12,12 +12,24 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
+from tests.server.given_engine import become_server
+from tests.server.loaded_process import LoadedProcess
+
 PATIENCE_S = 30.0  # for what must happen; nothing is expected to take a tenth of it
 POLL_S = 0.02  # who asks all the time takes it from those who are waited for
+SCRIPTS = Path(__file__).parents[1] / "fakes" / "scripted_engine"
+OTHER_ENGINES = {
+    "--engine",
+    "--fleet",
+    "--gateways",
+    "--models",
+}  # than a process of the server's with the toy
 Metrics = dict[str, float]
 
 
@@ -28,19 +40,26 @@ def said(log: IO[str]) -> str:
 
 class Served:
     """A server with the toy model, from its first line until `end`. `options` are the command line's.
-    `scripted`: whether the model says what it is told to."""
+    `scripted`: whether the model says what it is told to. `loaded`: whether its first engine is a copy of a
+    process that has loaded what an engine needs; where it is to start as a user's, that takes seconds."""
 
-    def __init__(self, *options: str, model: str = "toy", scripted: bool = False) -> None:
+    def __init__(
+        self, *options: str, model: str = "toy", scripted: bool = False, loaded: bool = True
+    ) -> None:
         self.key = ""  # that opens `/metrics`, where there are keys
         self.errors = TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
-        self.process = subprocess.Popen(
-            command("--model", model, "--port", "0", *options),
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=environment() | (_scripted() if scripted else {}),
-            start_new_session=True,  # a process group of its own: what outlives it can be found
-        )
+        output, its_output = Pipe(duplex=False)
+        self.output = os.fdopen(os.dup(output.fileno()))
+        loaded = loaded and model == "toy" and not OTHER_ENGINES & set(options)
+        with output, its_output, Connection(os.dup(self.errors.fileno())) as its_errors:
+            self.process = LoadedProcess(
+                become_server,
+                ["serve", "--model", model, "--port", "0", *options],
+                environment() | ({"PYTHONPATH": _with_scripts()} if scripted else {}),
+                (its_output, its_errors),
+                loaded,
+                str(SCRIPTS / "sitecustomize.py") if scripted else "",
+            )
         self.greeting = self._greeting()
         found = re.search(r"http://(\S+):(\d+)", self.greeting)
         if found is None:
@@ -52,9 +71,8 @@ class Served:
         self.url = f"ws://{self.host}:{self.port}/v1/realtime"
 
     def _greeting(self) -> str:
-        assert self.process.stdout is not None
         text = ""
-        while line := self.process.stdout.readline():
+        while line := self.output.readline():
             text += line
             if "Try it" in text and line == "\n":
                 break
@@ -118,21 +136,21 @@ class Served:
         return [int(pid) for pid, parent, state in rows if parent == ours and not state.startswith("Z")]
 
     def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
-        self.process.send_signal(number)
+        self.process.tell(number)
 
     def ended(self) -> int:
         """Wait for its end: the exit status. It leaves nobody behind."""
         status = self.process.wait(PATIENCE_S)
+        assert status is not None, "it goes on"
         assert not self._left(), "a child outlived the server"
         return status
 
     def end(self) -> None:
         """Whatever state it is in, nothing of it is left afterwards."""
-        if self.process.poll() is None or self._left():
+        if self.process.status() is None or self._left():
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.output.close()
         self.errors.close()
 
     def _left(self) -> bool:
@@ -166,9 +184,8 @@ def environment() -> dict[str, str]:
     return kept | {"OMP_NUM_THREADS": "1", "MIDSTREAM_ENGINE_SPARE": "off"}
 
 
-def _scripted() -> dict[str, str]:
-    folder = Path(__file__).parents[1] / "fakes" / "scripted_engine"
-    return {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+def _with_scripts() -> str:
+    return os.pathsep.join([str(SCRIPTS), os.environ.get("PYTHONPATH", "")])
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -60,7 +60,7 @@ async def test_mutated_frames_and_bodies_over_sockets_are_refused_in_words(serve
 
 
 async def test_whatever_valid_frames_are_said_little_is_held_for_who_does_not_read() -> None:
-    found = await abuse_search.search(3)
+    found = await abuse_search.search(3, tokens=250)
     assert len(found) == len(abusive_frames.KINDS) + 3
     for one in found:  # a stream holds what it knows
         begins = not abusive_frames.ANEW.isdisjoint(one.kinds)

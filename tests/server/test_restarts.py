@@ -17,7 +17,7 @@ from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.scripts import spelt
 from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import client_of
-from tests.server.server_process import Served, streams
+from tests.server.server_process import PATIENCE_S, Served, streams
 from tests.server.test_tools import WEATHER, asking
 
 PARIS, ROME = spelt({"city": "Paris"}), spelt({"city": "Rome"})
@@ -38,7 +38,7 @@ async def doomed(first: Served, other: Served) -> AsyncIterator[tuple[midstream.
         def kill() -> None:
             proxy.redirect(other.port)
             first.tell(signal.SIGKILL)
-            first.process.wait()
+            first.process.wait(PATIENCE_S)
 
         yield client, kill
 

@@ -234,8 +234,7 @@ async def test_no_key_secret_or_text_reaches_the_log_or_anybody_else(keyed: Keye
     await until_said(served, "still hold")
     served.tell()
     assert served.ended() == 0
-    assert served.process.stdout is not None
-    said += [served.greeting, served.process.stdout.read(), served.log()]
+    said += [served.greeting, served.output.read(), served.log()]
     assert "engine" in said[-1], "the log was worth a look"
     everything = "\n".join(said)
     for secret in (CANARY, keyed.alice, keyed.bob, keyed.admin, "mss_", *encoded(keyed)):

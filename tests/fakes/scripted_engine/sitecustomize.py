@@ -15,7 +15,7 @@ import sys
 DEATH = "☠".encode()
 
 
-def _follow_scripts() -> None:
+def follow_scripts() -> None:
     from tokenizers import Tokenizer
 
     from engine import toy_model
@@ -49,4 +49,4 @@ def _answer(answers: list[str], injections: list[tuple[int, int]], index: int) -
 
 
 if "engine" in sys.orig_argv:
-    _follow_scripts()
+    follow_scripts()
