@@ -185,17 +185,25 @@ async def memory(server: ServerProcess) -> tuple[float, float]:
 
 
 def measure() -> list[Figure]:
-    ours, bare, bare_in_steps = list[Turn](), list[Turn](), list[Turn]()
-    with ServerProcess("--model", "toy") as server, bare_server() as (bare_pid, bare_url):
+    ours, ours_by_uvloop, bare, bare_in_steps = list[Turn](), list[Turn](), list[Turn](), list[Turn]()
+    with (
+        ServerProcess("--model", "toy") as server,
+        ServerProcess("--model", "toy", "--event-loop", "uvloop") as by_uvloop,
+        bare_server() as (bare_pid, bare_url),
+    ):
         url = f"ws://{server.host}/v1/realtime"
+        url_by_uvloop = f"ws://{by_uvloop.host}/v1/realtime"
         for number in range(1 + TURNS):  # the first warms up
             frame = midstream_start(f"{number} NUMBER", TOKENS)
             ours.append(turn_of(server.process.pid, url, frame, 10**9))
+            ours_by_uvloop.append(turn_of(by_uvloop.process.pid, url_by_uvloop, frame, 10**9))
             bare.append(turn_of(bare_pid, bare_url, str(TOKENS), TOKENS))
             bare_in_steps.append(turn_of(bare_pid, bare_url, IN_STEPS, TOKENS))
         ours_ms = asyncio.run(waits_ms(url, midstream_start("short NUMBER", SHORT), '"final"'))
         bare_ms = asyncio.run(waits_ms(bare_url, str(SHORT), f'"index": {SHORT - 1}'))
-    of_ours, of_bare, of_steps = (median_of(turns[1:]) for turns in (ours, bare, bare_in_steps))
+    of_ours, of_uvloop, of_bare, of_steps = (
+        median_of(turns[1:]) for turns in (ours, ours_by_uvloop, bare, bare_in_steps)
+    )
     with ServerProcess("--model", "toy", "--streams-per-connection", "2000") as server:
         per_stream, per_connection = asyncio.run(memory(server))
     peer = "bare websockets server"
@@ -218,6 +226,14 @@ def measure() -> list[Figure]:
             "",
             of_steps.rate_of_cpu / of_ours.rate_of_cpu,
             f"{peer}, in steps",
+        ),
+        Figure(
+            "gateway CPU a token, --event-loop uvloop",
+            1e6 / of_uvloop.rate_of_cpu,
+            "us",
+            "",
+            of_bare.rate_of_cpu / of_uvloop.rate_of_cpu,
+            peer,
         ),
         Figure(peer, of_bare.rate, "events/s"),
         Figure(f"{peer}, CPU an event", 1e6 / of_bare.rate_of_cpu, "us"),
