@@ -18,6 +18,9 @@ COUNTS = (
     "vocab_size",
     "max_position_embeddings",
     "sliding_window",
+)
+# Of these 0 is none, as the dense sisters of mixtures of experts say it.
+COUNTS_OR_NONE = (
     "num_experts",
     "num_local_experts",
     "num_experts_per_tok",
@@ -35,10 +38,11 @@ def flaw(config: Mapping[str, Any]) -> str | None:
 
 
 def _flaws(config: Mapping[str, Any]) -> Iterator[str]:
-    for name in COUNTS:
-        value = config.get(name)
-        if value is not None and not (_is_whole(value) and 0 < value <= LAST):
-            yield f"{name} is {_shown(value)}, and must be a whole number from 1 to {LAST}"
+    for names, least in ((COUNTS, 1), (COUNTS_OR_NONE, 0)):
+        for name in names:
+            value = config.get(name)
+            if value is not None and not (_is_whole(value) and least <= value <= LAST):
+                yield f"{name} is {_shown(value)}, and must be a whole number from {least} to {LAST}"
     for name, most in MOST.items():
         if (config.get(name) or 0) > most:
             yield f"{name} is {config[name]}, and {most} is the most that can be served"

@@ -34,6 +34,7 @@ COUNT = "must be a whole number from 1 to 2147483647"
         ({"head_dim": nan}, f"head_dim is nan, and {COUNT}"),
         ({"vocab_size": 2**20}, "vocab_size is 1048576, and 524288 is the most"),
         ({"sliding_window": 2**70}, f"sliding_window is 1180591620717411303424, and {COUNT}"),
+        ({"num_experts": -1}, "num_experts is -1, and must be a whole number from 0 to 2147483647"),
         ({"max_position_embeddings": -1}, f"max_position_embeddings is -1, and {COUNT}"),
         ({"rms_norm_eps": nan}, "rms_norm_eps is nan, and must be a number of 0 or more"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small', and must be a number of 0 or more"),
@@ -64,6 +65,11 @@ def test_what_models_say_has_none(architecture: str) -> None:
 def test_a_size_that_heads_do_not_divide_is_none_where_they_have_one_of_their_own() -> None:
     assert flaw(WHOLE | {"hidden_size": 66, "head_dim": 16}) is None
     assert flaw(WHOLE | {"eos_token_id": -1, "head_dim": None, "rope_scaling": None}) is None
+
+
+def test_a_model_may_say_of_what_it_lacks_that_it_has_none_of_it() -> None:
+    dense = {"num_local_experts": 0, "num_experts_per_tok": 0, "moe_intermediate_size": 0}
+    assert flaw(WHOLE | dense) is None
 
 
 def test_what_is_null_is_left_to_who_reads_it() -> None:
