@@ -181,11 +181,21 @@ def listed(folder: Path) -> None:
     (folder / "generation_config.json").write_text("[]")
 
 
-@pytest.mark.parametrize("spoil", [wide, no_heads, flat, listed])
-def test_what_is_broken_is_told_in_a_sentence(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (wide, "config.json is broken: hidden_size is 'wide'"),
+        (no_heads, "config.json is broken: num_attention_heads is 0"),
+        (flat, "cannot be loaded"),
+        (listed, "generation_config.json is broken: it is no JSON object"),
+    ],
+)
+def test_what_is_broken_is_told_in_a_sentence(
+    spoil: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
     folder = tiny_folder(tmp_path, "llama")
     spoil(folder)
-    with pytest.raises(ModelError, match="cannot be loaded") as told:
+    with pytest.raises(ModelError, match=why) as told:
         build(options(folder))
     assert "\n" not in str(told.value)
 
