@@ -157,6 +157,7 @@ def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
         "tool_choice": "auto",
         "response_format": {"type": "text"},
         "service_tier": "default",
+        "prompt_cache_options": {"mode": "implicit"},
         "stop": None,
         "logprobs": None,
         "audio": None,
@@ -319,6 +320,7 @@ def test_a_message_that_was_given_out_can_be_sent_back() -> None:
         "refusal": None,
         "annotations": [],
         "tool_calls": None,
+        "parsed": {"greeting": "Hi"},
     }
     (start,) = chat(messages=[{"role": "developer", "content": "Be kind"}, said])
     assert start.messages is not None
