@@ -374,7 +374,7 @@ def test_a_prompt_is_one_or_many_texts_or_tokens(prompt: Any, prompts: list[Any]
     ("refusal", "status", "kind", "code", "param"),
     [
         (Refusal("context_too_long", "x"), 400, "invalid_request_error", "context_length_exceeded", None),
-        (Refusal("invalid_params", "`params.n` is"), 400, "invalid_request_error", "invalid_params", "n"),
+        (Refusal("invalid_params", "`params.n`"), 400, "invalid_request_error", "invalid_params", "n"),
         (FieldRefusal("a", "x", "unsupported"), 400, "invalid_request_error", "unsupported_parameter", "a"),
         (Refusal("unknown_model", "`x`"), 404, "invalid_request_error", "model_not_found", None),
         (Refusal("forbidden", "x"), 403, "permission_error", "forbidden", None),
@@ -388,6 +388,11 @@ def test_errors_are_those_that_openais_clients_know(
     error = error_object(refusal)["error"]
     assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
     assert error.get("retry_after_ms") == refusal.retry_after_ms
+
+
+def test_a_refusal_says_params_where_a_request_has_them() -> None:
+    error = error_object(Refusal("invalid_params", "`params.logit_bias` names token 999."))["error"]
+    assert (error["message"], error["param"]) == ("`logit_bias` names token 999.", "logit_bias")
 
 
 @pytest.mark.parametrize(

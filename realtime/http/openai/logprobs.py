@@ -57,8 +57,8 @@ def text_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
 
 
 class Places:
-    """Where in a text its tokens begin, in characters. A character may be of several tokens, and is there with
-    the last."""
+    """Where in a text its tokens begin, in characters. A character may be of several tokens, and is there
+    with the last."""
 
     def __init__(self) -> None:
         self._decoder = _decoder("replace")

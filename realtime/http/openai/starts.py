@@ -126,6 +126,16 @@ def _grammar(body: ChatBody) -> Grammar | UnsetType | None:
             return body.grammar
 
 
+def grammar_names(body: Body) -> dict[str, str]:
+    """What a start calls otherwise than the request that it stands for."""
+    if not isinstance(body, ChatBody) or isinstance(body.response_format, TextFormat):
+        return {}
+    return {
+        "`params.grammar.json_schema`": "`response_format.json_schema.schema`",
+        "`grammar`": "`response_format`",
+    }
+
+
 def _messages(body: ChatBody) -> list[Message]:
     return [
         Message(
