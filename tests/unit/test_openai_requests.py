@@ -390,6 +390,13 @@ def test_errors_are_those_that_openais_clients_know(
     assert error.get("retry_after_ms") == refusal.retry_after_ms
 
 
+def test_a_name_that_is_too_long_is_told_how_long_it_may_be() -> None:
+    """It may be of a header, which a proxy has put there."""
+    with pytest.raises(FieldRefusal, match=r"`X-Request-Id`.* has 130 characters; it may have 128") as caught:
+        starts(read(ChatBody, msgspec.json.encode({"messages": MESSAGES, "n": 2})), "x" * 128)
+    assert caught.value.param == "request_id"
+
+
 def test_a_refusal_says_params_where_a_request_has_them() -> None:
     error = error_object(Refusal("invalid_params", "`params.logit_bias` names token 999."))["error"]
     assert (error["message"], error["param"]) == ("`logit_bias` names token 999.", "logit_bias")

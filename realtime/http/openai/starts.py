@@ -40,7 +40,9 @@ def starts(
     last = _id_of(request_id, len(prompts) * body.n - 1)
     if len(last) > LONGEST_ID:
         raise FieldRefusal(
-            "request_id", f"`request_id` is too long: with all its choices it has {len(last)} characters."
+            "request_id",
+            "`request_id`, or the header `X-Request-Id`, is too long: with the number of its last choice it "
+            f"has {len(last)} characters; it may have {LONGEST_ID}.",
         )
     if traceparent is not None and len(traceparent) > MAX_TRACEPARENT:
         traceparent = None  # it stands in a header, which may be much longer, and each stream would keep it
