@@ -8,12 +8,15 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel
 
 from tests.server.keyed_server import Keyed
 from tests.server.server_process import Served, streams
 
-HELLO = [{"role": "user", "content": "Hello"}]
+HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 EXTRA = {"ignore_eos": True}
+BAD_SCHEMA = {"type": "nonsense"}
+BAD_FORMAT = {"type": "json_schema", "json_schema": {"name": "bad", "schema": BAD_SCHEMA}}
 
 
 @pytest.fixture
@@ -85,6 +88,38 @@ async def test_the_packages_own_accumulation_of_a_stream(client: AsyncOpenAI) ->
     assert len(contents) == 2
     assert sorted("".join(deltas)) == sorted("".join(contents))
     assert [choice.finish_reason for choice in final.choices] == ["stop", "stop"]
+
+
+class Verdict(BaseModel):
+    good: bool
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # the package's own, of its own field
+async def test_a_typed_answer_can_be_sent_back(client: AsyncOpenAI) -> None:
+    typed = await client.chat.completions.parse(model="toy", messages=HELLO, response_format=Verdict)
+    message: Any = typed.choices[0].message
+    assert isinstance(message.parsed, Verdict)
+    again = await client.chat.completions.create(
+        model="toy", messages=[*HELLO, message, *HELLO], max_tokens=2, extra_body=EXTRA
+    )
+    assert again.choices[0].finish_reason == "length"
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"response_format": BAD_FORMAT}, "response_format.json_schema.schema"),
+        ({"extra_body": {"grammar": {"json_schema": BAD_SCHEMA}}}, "grammar.json_schema"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+    ],
+)
+async def test_a_refusal_names_things_as_they_were_asked_for(
+    client: AsyncOpenAI, asked: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.chat.completions.create(model="toy", messages=HELLO, **asked)
+    assert refused.value.param == param
+    assert refused.value.message.partition(" - ")[2].startswith(f"`{param}` ")
 
 
 async def test_completions_of_many_prompts(client: AsyncOpenAI) -> None:

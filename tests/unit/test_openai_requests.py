@@ -157,6 +157,7 @@ def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:
         "tool_choice": "auto",
         "response_format": {"type": "text"},
         "service_tier": "default",
+        "prompt_cache_options": {"mode": "implicit"},
         "stop": None,
         "logprobs": None,
         "audio": None,
@@ -319,6 +320,7 @@ def test_a_message_that_was_given_out_can_be_sent_back() -> None:
         "refusal": None,
         "annotations": [],
         "tool_calls": None,
+        "parsed": {"greeting": "Hi"},
     }
     (start,) = chat(messages=[{"role": "developer", "content": "Be kind"}, said])
     assert start.messages is not None
@@ -372,7 +374,7 @@ def test_a_prompt_is_one_or_many_texts_or_tokens(prompt: Any, prompts: list[Any]
     ("refusal", "status", "kind", "code", "param"),
     [
         (Refusal("context_too_long", "x"), 400, "invalid_request_error", "context_length_exceeded", None),
-        (Refusal("invalid_params", "`params.n` is"), 400, "invalid_request_error", "invalid_params", "n"),
+        (Refusal("invalid_params", "`params.n`"), 400, "invalid_request_error", "invalid_params", "n"),
         (FieldRefusal("a", "x", "unsupported"), 400, "invalid_request_error", "unsupported_parameter", "a"),
         (Refusal("unknown_model", "`x`"), 404, "invalid_request_error", "model_not_found", None),
         (Refusal("forbidden", "x"), 403, "permission_error", "forbidden", None),
@@ -386,6 +388,18 @@ def test_errors_are_those_that_openais_clients_know(
     error = error_object(refusal)["error"]
     assert (error["status"], error["type"], error["code"], error["param"]) == (status, kind, code, param)
     assert error.get("retry_after_ms") == refusal.retry_after_ms
+
+
+def test_a_name_that_is_too_long_is_told_how_long_it_may_be() -> None:
+    """It may be of a header, which a proxy has put there."""
+    with pytest.raises(FieldRefusal, match=r"`X-Request-Id`.* has 130 characters; it may have 128") as caught:
+        starts(read(ChatBody, msgspec.json.encode({"messages": MESSAGES, "n": 2})), "x" * 128)
+    assert caught.value.param == "request_id"
+
+
+def test_a_refusal_says_params_where_a_request_has_them() -> None:
+    error = error_object(Refusal("invalid_params", "`params.logit_bias` names token 999."))["error"]
+    assert (error["message"], error["param"]) == ("`logit_bias` names token 999.", "logit_bias")
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,15 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from midstream import protocol
 from midstream.protocol import Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
-from realtime.http.openai.logprobs import text_logprob, text_logprobs
-from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject
+from realtime.http.openai.logprobs import Places
+from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
@@ -199,14 +201,58 @@ async def test_the_words_of_log_probabilities() -> None:
         assert 2 <= len(piece["top_logprobs"][0]) <= 3
 
 
+def placed(text: str) -> tuple[list[bytes], list[int]]:
+    """How its tokens are spelt, and where in it they begin."""
+    tokenizer = toy_tokenizer()
+    spellings = [tokenizer.token_bytes(token) for token in tokenizer.encode(text)]
+    return spellings, Places().of(spellings, 0, len(text))
+
+
 @pytest.mark.parametrize("text", ["one 🙂 two 🙂", "é🙂🙂é.", "plain"])
 def test_a_token_s_place_in_a_text_counts_characters_of_several_tokens_once(text: str) -> None:
-    tokenizer = toy_tokenizer()
-    tokens = tokenizer.encode(text)
-    told = [text_logprob(protocol.TokenLogprob(token=token, logprob=-1.0), tokenizer) for token in tokens]
-    places = text_logprobs(told, 5)
-    for token, place in zip(places.tokens, places.text_offset, strict=True):
-        assert "\ufffd" in token or text[place - 5 :].startswith(token)
+    for spelling, place in zip(*placed(text), strict=True):
+        token = spelling.decode(errors="replace")
+        assert "\ufffd" in token or text[place:].startswith(token)
+
+
+@given(st.text(st.sampled_from("aé🙂"), min_size=1, max_size=12), st.data())
+def test_a_token_s_place_is_the_same_in_chunks_whatever_is_held_back(text: str, data: st.DataObject) -> None:
+    spellings, whole = placed(text)
+    places, found, told = Places(), list[int](), 0
+    while len(found) < len(spellings):
+        taken = spellings[len(found) :][: data.draw(st.integers(1, 3))]
+        known = len(b"".join(spellings[: len(found) + len(taken)]).decode(errors="ignore"))
+        telling = data.draw(st.integers(0, known - told))
+        found += places.of(taken, told, telling)
+        told += telling
+    assert found == whole
+
+
+@pytest.mark.parametrize("text", ["🙂 and", "plain"])
+def test_behind_a_rewind_a_token_s_place_is_known_once_all_is_told(text: str) -> None:
+    """Of what was held back, or was half of a character, it may have heard the first part alone."""
+    (first, *others, last), (*_, place) = placed(text)
+    places = Places()
+    places.of([first], 0, 0)
+    places.rewind()
+    places.of(others, 0, place)
+    assert places.of([last], place, len(text) - place) == [place]
+
+
+async def test_a_token_s_place_in_chunks_is_that_of_a_whole_answer_where_text_is_held_back() -> None:
+    asked: dict[str, Any] = {"logprobs": 0, "max_tokens": 30}
+    answer = await (await Asked(text_dialect, **asked).begin()).whole()
+    assert isinstance(answer, CompletionObject)
+    (choice,) = answer.choices
+    assert isinstance(choice, TextChoice)
+    stop = choice.text[5:7] + "\n"  # some of it may begin that
+    pieces = await Asked(text_dialect, **asked, stop=stop).begin()
+    await pieces.to_the_end()
+    choices = [chunk["choices"][0] for chunk in pieces.chunks]
+    assert any(not told["text"] for told in choices[:-1]), "some is held back"
+    told = [place for told in choices if told["logprobs"] for place in told["logprobs"]["text_offset"]]
+    assert choice.logprobs is not None
+    assert told == choice.logprobs.text_offset
 
 
 async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer() -> None:

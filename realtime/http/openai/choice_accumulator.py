@@ -19,7 +19,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
-from realtime.http.openai.logprobs import EncodedLogprob
+from realtime.http.openai.logprobs import EncodedLogprob, Places
 from realtime.refusal import Refusal
 from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.outbox import OutgoingEvent
@@ -34,6 +34,7 @@ class Choice:
         self.reasoning = ""
         self.calls: list[SnapshotCall] = []
         self.logprobs: list[EncodedLogprob] = []
+        self.places = Places()  # of the tokens that are told in chunks
         self._logprob_bytes = 0
         self.final: Final | None = None
         self.begun = False  # whether a token came: its prompt is computed
@@ -55,6 +56,7 @@ class Choice:
             case Rewound(index=index, text_length=length):
                 self.text = self.text[:length]
                 self._rewind_beside(event)
+                self.places.rewind()
                 self._logprob_bytes -= sum(one.size for one in self.logprobs[index:])
                 del self.logprobs[index:]
             case Snapshot(text=text, index=index):

@@ -22,10 +22,10 @@ from realtime.http.guard import caller_of, holder_of, set_refusal_headers
 from realtime.http.held_bodies import held_body
 from realtime.http.long_lived_routes import open_connection
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
-from realtime.http.openai.errors import error_response
+from realtime.http.openai.errors import error_response, renamed
 from realtime.http.openai.requests import read
 from realtime.http.openai.response_types import Model, ModelList
-from realtime.http.openai.starts import starts
+from realtime.http.openai.starts import grammar_names, starts
 from realtime.http.request_work import RequestWork
 from realtime.http.sse import SseTimeouts
 from realtime.hub.hub import Hub
@@ -64,7 +64,7 @@ def completions(
                 work.of(caller_of(request)),
                 include_usage=body.stream and body.stream_options.include_usage,
             )
-            return CompletionResponse(source, id_header, timeouts, stream=body.stream)
+            return CompletionResponse(source, id_header, timeouts, grammar_names(body), stream=body.stream)
 
         try:
             return await work.response(request, asked)
@@ -82,6 +82,7 @@ class CompletionResponse(Response):
         source: CompletionSource,
         id_header: dict[str, str],
         timeouts: SseTimeouts,
+        names: dict[str, str],
         *,
         stream: bool,
     ) -> None:
@@ -89,6 +90,7 @@ class CompletionResponse(Response):
         self._source = source
         self._id_header = id_header
         self._timeouts = timeouts
+        self._names = names
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,7 +106,7 @@ class CompletionResponse(Response):
     def _response(self, body: list[bytes] | Refusal | None) -> Response:
         match body:
             case Refusal():
-                return error_response(body, self._id_header)
+                return error_response(renamed(body, self._names), self._id_header)
             case None:
                 return Response()  # to nobody
         headers = self._id_header | {"Content-Length": str(sum(map(len, body)))}

@@ -39,10 +39,18 @@ class FieldRefusal(Refusal):
         return 400  # whatever our protocol calls it
 
 
+def renamed(refusal: Refusal, names: dict[str, str]) -> Refusal:
+    """As whoever asked has called things: `names` are theirs for a frame's, each as a sentence quotes it."""
+    message = refusal.message
+    for name, theirs in names.items():
+        message = message.replace(name, theirs)
+    return Refusal(refusal.code, message, retry_after_ms=refusal.retry_after_ms)
+
+
 def error_object(refusal: Refusal) -> dict[str, Any]:
     told = refusal.event()
     error = {
-        "message": told.message,
+        "message": told.message.replace("`params.", "`"),  # which have no name of their own here
         "type": _KINDS.get(
             refusal.status, "server_error" if refusal.status >= 500 else "invalid_request_error"
         ),

@@ -7,7 +7,6 @@ answer's are never encoded in one go.
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from itertools import accumulate
 
 import msgspec
 from msgspec import Raw, Struct
@@ -20,6 +19,7 @@ LEAST = -9999.0  # what never happens; JSON has no infinity
 ENTRY_BYTES = 300  # what one takes beside its JSON, as measured
 
 _encode = msgspec.json.Encoder().encode
+_decoder = getincrementaldecoder("utf-8")
 
 
 class EncodedLogprob(Struct, frozen=True):
@@ -56,11 +56,31 @@ def text_logprob(told: TokenLogprob, tokenizer: Tokenizer) -> EncodedLogprob:
     return EncodedLogprob(tokenizer.token_bytes(told.token), max(told.logprob, LEAST), Raw(json))
 
 
-def text_logprobs(logprobs: list[EncodedLogprob], offset: int) -> TextLogprobs:
-    """`offset`: where in the text the first of them begins. A character may be of several tokens, and is
-    there with the last."""
-    decode = getincrementaldecoder("utf-8")("replace").decode
-    offsets = list(accumulate((len(decode(one.spelling)) for one in logprobs), initial=offset))[:-1]
+class Places:
+    """Where in a text its tokens begin, in characters. A character may be of several tokens, and is there
+    with the last."""
+
+    def __init__(self) -> None:
+        self._decoder = _decoder("replace")
+        self._held_back = 0  # characters that were spelt and not told: they may begin a stop string
+
+    def of(self, spellings: list[bytes], told: int, telling: int) -> list[int]:
+        """Of the next tokens, with which so many characters are told behind so many."""
+        end, begins = told + self._held_back, []
+        for spelling in spellings:
+            begins.append(end)
+            end += len(self._decoder.decode(spelling))
+        self._held_back = max(0, end - told - telling)  # what was spelt unheard is known when it is told
+        return begins
+
+    def rewind(self) -> None:
+        """It may be to the midst of a character, or of what is held back."""
+        self._decoder = _decoder("ignore")
+        self._held_back = 0
+
+
+def text_logprobs(logprobs: list[EncodedLogprob], offsets: list[int]) -> TextLogprobs:
+    """`offsets`: where in the text each of them begins."""
     tokens = [_text(one.spelling) for one in logprobs]
     return TextLogprobs(tokens, [one.logprob for one in logprobs], [one.json for one in logprobs], offsets)
 

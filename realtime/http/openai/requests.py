@@ -178,6 +178,7 @@ _HARMLESS: dict[str, Callable[[Raw], bool]] = {
     "modalities": _is(["text"]),
     "parallel_tool_calls": _anything,  # without tools
     "prompt_cache_key": _anything,
+    "prompt_cache_options": _anything,
     "prompt_cache_retention": _anything,
     "response_format": _is({"type": "text"}),  # of a text completion
     "safety_identifier": _anything,
@@ -188,6 +189,8 @@ _HARMLESS: dict[str, Callable[[Raw], bool]] = {
     "tools": _is([]),
     "user": _anything,
 }
+# What OpenAI's package has put beside the `content` of an answer that it was asked to parse.
+_SAID_BY_CONTENT = "parsed"
 _NULL = Raw(b"null")
 _NOTHING = (_NULL, Raw(b"[]"))
 _PATH = re.compile(r"`\$\.?([^`]*)`")
@@ -246,6 +249,7 @@ def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:
     except msgspec.ValidationError:
         return turn
     said = {name: value for name, value in whole.items() if name == "content" or value not in _NOTHING}
+    said.pop(_SAID_BY_CONTENT, None)
     for name in said.keys() - set(Turn.__struct_fields__):
         raise _unsupported(f"messages[{at}].{name}")
     return said

@@ -40,7 +40,9 @@ def starts(
     last = _id_of(request_id, len(prompts) * body.n - 1)
     if len(last) > LONGEST_ID:
         raise FieldRefusal(
-            "request_id", f"`request_id` is too long: with all its choices it has {len(last)} characters."
+            "request_id",
+            "`request_id`, or the header `X-Request-Id`, is too long: with the number of its last choice it "
+            f"has {len(last)} characters; it may have {LONGEST_ID}.",
         )
     if traceparent is not None and len(traceparent) > MAX_TRACEPARENT:
         traceparent = None  # it stands in a header, which may be much longer, and each stream would keep it
@@ -124,6 +126,16 @@ def _grammar(body: ChatBody) -> Grammar | UnsetType | None:
             return Grammar(json_schema={"type": "object"})
         case _:
             return body.grammar
+
+
+def grammar_names(body: Body) -> dict[str, str]:
+    """What a start calls otherwise than the request that it stands for."""
+    if not isinstance(body, ChatBody) or isinstance(body.response_format, TextFormat):
+        return {}
+    return {
+        "`params.grammar.json_schema`": "`response_format.json_schema.schema`",
+        "`grammar`": "`response_format`",
+    }
 
 
 def _messages(body: ChatBody) -> list[Message]:

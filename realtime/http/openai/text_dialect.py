@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from midstream.protocol import Beside, Rewound, Snapshot
 from realtime.http.openai.choice_accumulator import Choice
-from realtime.http.openai.logprobs import EncodedLogprob, text_logprob, text_logprobs
+from realtime.http.openai.logprobs import EncodedLogprob, Places, text_logprob, text_logprobs
 from realtime.http.openai.requests import TextBody
 from realtime.http.openai.response_types import AnyChoice, Rewinding, TextChoice
 
@@ -22,7 +22,8 @@ def first_chunk(index: int) -> AnyChoice | None:
 
 def text_chunk(choice: Choice, text: str, logprobs: list[EncodedLogprob]) -> AnyChoice:
     """`text` is to be written on, and `choice` knows it already."""
-    told = text_logprobs(logprobs, len(choice.text) - len(text)) if logprobs else None
+    offsets = choice.places.of(_spellings(logprobs), len(choice.text) - len(text), len(text))
+    told = text_logprobs(logprobs, offsets) if logprobs else None
     return TextChoice(index=choice.index, text=text, logprobs=told)
 
 
@@ -44,5 +45,10 @@ def final_chunk(choice: Choice, reason: str) -> AnyChoice:
 
 
 def whole_choice(choice: Choice, reason: str) -> AnyChoice:
-    logprobs = text_logprobs(choice.logprobs, 0) if choice.shows_logprobs else None
+    offsets = Places().of(_spellings(choice.logprobs), 0, len(choice.text))
+    logprobs = text_logprobs(choice.logprobs, offsets) if choice.shows_logprobs else None
     return TextChoice(index=choice.index, text=choice.text, logprobs=logprobs, finish_reason=reason)
+
+
+def _spellings(logprobs: list[EncodedLogprob]) -> list[bytes]:
+    return [one.spelling for one in logprobs]
