@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from realtime.text.grammar import source_of_lark
 from realtime.tools.argument_grammar import ArgumentGrammar
 from realtime.tools.call_grammar import NO_ARGUMENTS, CallGrammar, HeldTool
 from tests.fakes.held_calls import HeldModel
+from tests.fakes.spelt_calls import SPELT
 
 STOP = [HeldTool("stop", NO_ARGUMENTS)]
 CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
@@ -59,6 +61,15 @@ def fits(name: str, text: str, *, whole: bool = True, **asked: Any) -> bool:
 )
 def test_around_calls(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("hermes", text, **asked) is expected
+
+
+@pytest.mark.parametrize("name", SPELT)
+@pytest.mark.parametrize("tool", ["NAME", "ARGUMENTS", "GET_NUMBER", "KEY.VALUE", "IS_TEXT"])
+def test_a_tool_may_have_the_name_of_what_stands_in_the_table(name: str, tool: str) -> None:
+    model, tools = HeldModel(name, single=True), [HeldTool(tool, NO_ARGUMENTS)]
+    tokens = model.write(tools, Random(name), answer="", parallel=False)
+    assert tokens is not None
+    assert model.read(tokens, tools).whole == [(tool, {})]
 
 
 @pytest.mark.parametrize(
