@@ -10,24 +10,16 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from realtime.tools.definitions import PLACES, Definitions, Schema, UnspellableError
 from realtime.tools.formats import ToolFormat
 from realtime.tools.lark import ANY, Lark, one_of, quoted, slashed
 from realtime.tools.offered import SAYS_NOTHING, is_text, is_word
 
-Schema = Mapping[str, Any]
-
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/"  # of an argument that no schema names
 # What is read here of an object that is written in parts.
-_OF_OBJECTS = frozenset(
-    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "x-guidance"}
-)
+_OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties", "x-guidance", *PLACES})
 _OF_TEXTS = frozenset({"type", "enum", "minLength", "maxLength", "pattern"})
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
-_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)$")
-
-
-class UnspellableError(Exception):
-    """A schema that this spelling cannot hold to: the rest of a sentence."""
 
 
 class ArgumentGrammar:
@@ -36,7 +28,7 @@ class ArgumentGrammar:
     def __init__(self, tools: ToolFormat, lark: Lark, schema: Schema) -> None:
         self._tools = tools
         self._lark = lark
-        self._definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        self._definitions = Definitions(schema)
         self._schema = schema
         self._named: dict[str, str] = {}  # rules of definitions, which may speak of themselves
 
@@ -122,7 +114,7 @@ class ArgumentGrammar:
     def _json(self, schema: Any) -> str:
         if isinstance(schema, bool):
             schema = {} if schema else {"enum": []}
-        return self._lark.json({**self._definitions, **schema})
+        return self._lark.json(self._definitions.beside(schema))
 
     def _python(self, schema: Any) -> str:
         """Words as Python has them, and all else as JSON, which Python reads."""
@@ -185,10 +177,7 @@ class ArgumentGrammar:
 
     def _definition(self, schema: Schema) -> str:
         self._check(schema, {"$ref"})
-        found = _REFERENCE.match(schema["$ref"])
-        target = self._definitions.get(found[1], {}).get(found[2]) if found else None
-        if target is None:
-            raise UnspellableError(f"`$ref` is to {quoted(schema['$ref'])}, which is not there")
+        target = self._definitions.whole(schema["$ref"])
         if schema["$ref"] not in self._named:
             name = self._named[schema["$ref"]] = self._lark.new_name()
             self._lark.define(name, self._braced(target))
