@@ -14,11 +14,14 @@ from realtime.tools.definitions import PLACES, Definitions, Schema, UnspellableE
 from realtime.tools.formats import ToolFormat
 from realtime.tools.lark import ANY, Lark, one_of, quoted, slashed
 from realtime.tools.offered import SAYS_NOTHING, is_text, is_word
+from realtime.tools.same_json import same_value
 
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/"  # of an argument that no schema names
 # What is read here of an object that is written in parts.
 _OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties", "x-guidance", *PLACES})
-_OF_TEXTS = frozenset({"type", "enum", "minLength", "maxLength", "pattern"})
+_OF_TEXTS = frozenset({"type", "minLength", "maxLength", "pattern"})
+_OF_CHOICES = frozenset({"type", "enum", "const"})
+_KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
 
 
@@ -125,9 +128,9 @@ class ArgumentGrammar:
     def _text(self, schema: Any, end: str) -> str:
         """A text that stands as it is, and what ends it."""
         schema = schema if isinstance(schema, Mapping) else {}
+        if "enum" in schema or "const" in schema:
+            return one_of([self._written(choice + end) for choice in self._choices(schema)])
         self._check(schema, _OF_TEXTS)
-        if "enum" in schema:
-            return one_of([self._written(choice + end) for choice in schema["enum"]])
         least, most = _bounds(schema, "minLength", "maxLength")
         bounds = [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
         patterns = [_searched(schema["pattern"])] if "pattern" in schema else []
@@ -142,8 +145,7 @@ class ArgumentGrammar:
         if "$ref" in schema:
             return self._definition(schema)
         if "enum" in schema or "const" in schema:
-            self._check(schema, {"type", "enum", "const"})
-            return one_of([self._spelt(value) for value in schema.get("enum", [schema.get("const")])])
+            return one_of([self._spelt(value) for value in self._choices(schema)])
         if "anyOf" in schema:
             self._check(schema, {"anyOf"})
             return one_of([self._braced(one) for one in schema["anyOf"]])
@@ -212,6 +214,19 @@ class ArgumentGrammar:
                 raise UnspellableError("`enum` and `const` have values in them that are no plain ones")
         return self._json({"const": value})
 
+    def _choices(self, schema: Schema) -> list[Any]:
+        """The values that are named, as far as they are of the schema's type."""
+        self._check(schema, _OF_CHOICES)
+        named: list[Any] = [schema["const"]] if "const" in schema else schema["enum"]
+        kinds = schema.get("type", _KINDS)
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        values = [one for one in named if not _kinds_of(one).isdisjoint(kinds)]
+        if "enum" in schema:
+            values = [one for one in values if any(same_value(one, other) for other in schema["enum"])]
+        if not values:
+            raise UnspellableError("`enum` and `const` leave no value of their `type`")
+        return values
+
     def _check(self, schema: Schema, known: frozenset[str] | set[str]) -> None:
         unknown = sorted(schema.keys() - known - SAYS_NOTHING)
         if unknown:
@@ -224,6 +239,22 @@ def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal["
     if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
         raise ValueError(found)
     return found
+
+
+def _kinds_of(value: Any) -> set[str]:
+    """Of JSON's types those that this is of."""
+    match value:
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"integer", "number"} if value.is_integer() else {"number"}
+        case str():
+            return {"string"}
+        case None:
+            return {"null"}
+    return {"array", "object"}
 
 
 def _searched(pattern: str) -> str:
