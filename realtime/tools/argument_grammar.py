@@ -129,7 +129,7 @@ class ArgumentGrammar:
         """A text that stands as it is, and what ends it."""
         schema = schema if isinstance(schema, Mapping) else {}
         if "enum" in schema or "const" in schema:
-            return one_of([self._written(choice + end) for choice in self._choices(schema)])
+            return one_of([_before(choice, self._written(end)) for choice in self._choices(schema)])
         self._check(schema, _OF_TEXTS)
         least, most = _bounds(schema, "minLength", "maxLength")
         bounds = [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
@@ -209,7 +209,7 @@ class ArgumentGrammar:
             case str():
                 if self._tools.quote in value:
                     raise UnspellableError(f"this model has no way to write {quoted(value)}")
-                return " ".join(filter(None, [quote, quoted(value) if value else "", quote]))
+                return f"{quote} {_before(value, quote)}"
             case dict() | list():
                 raise UnspellableError("`enum` and `const` have values in them that are no plain ones")
         return self._json({"const": value})
@@ -239,6 +239,11 @@ def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal["
     if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
         raise ValueError(found)
     return found
+
+
+def _before(text: str, end: str) -> str:
+    """A text that is no delimiter, whatever it spells, and what ends it."""
+    return f"{quoted(text)} {end}" if text else end
 
 
 def _kinds_of(value: Any) -> set[str]:

@@ -175,6 +175,19 @@ def test_a_value_that_is_named_is_of_its_type_too(
     assert [one for one in values + others if held_to(name, schema, one)] == values
 
 
+@pytest.mark.parametrize("spelt", ["<tool_call>", "<|im_end|>", "<|tool_call>", '"', ""])
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_coder", "glm"])
+def test_a_value_that_spells_a_delimiter_is_text(name: str, spelt: str) -> None:
+    model = HeldModel(name, single=True)
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": [spelt]}}, "required": ["a"]}
+    tools = [HeldTool("f", schema)]
+    tokens = model.write(tools, Random(name), answer="", parallel=False)
+    assert tokens is not None
+    assert model.read(tokens, tools).whole == [("f", {"a": spelt})]
+    opened = model.pieces.added[model.form.opens[0]]
+    assert tokens.count(opened) == 1
+
+
 @pytest.mark.parametrize(
     "schema",
     [
