@@ -73,7 +73,7 @@ def _bytes() -> LLTokenizer:
 class _ByteTokens:
     """A tokenizer of bytes alone, as llguidance wants to be shown one."""
 
-    tokens = (*(bytes([byte]) for byte in range(END)), b"<end>")
+    tokens = (*(bytes([byte]) for byte in range(END)), b"end")  # of a name that no grammar can write
     special_token_ids = (END,)
     eos_token_id = END
     bos_token_id = None

@@ -71,10 +71,12 @@ class RegexWatch:
         return again
 
     def read(self, piece: Piece) -> Hit | None:
-        if piece.kind == "call" and "arguments" in self._states:
+        if piece.kind == "called" and "arguments" in self._states:
+            state, self._states["arguments"] = self._states["arguments"], START
+            ended = self._pattern.found_at_end(state)
+            return Hit(piece.at, 0, self._pattern, closes=True) if ended else None
+        if piece.kind == "call" and "arguments" in self._states:  # one before may have had no end
             self._states["arguments"] = START
-        if piece.kind == "called" and self._pattern.found_at_end(self._states.get("arguments", START)):
-            return Hit(piece.at, 0, self._pattern, closes=True)
         if piece.kind not in self._states:
             return None
         self._states[piece.kind], found = self._pattern.find(self._states[piece.kind], piece.text)

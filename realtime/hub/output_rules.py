@@ -17,8 +17,8 @@ from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import OutputRules, check_shape, problem_of, source_of_lark
 from realtime.text.served_model import ServedModel
-from realtime.tools.argument_grammar import UnspellableError
 from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
+from realtime.tools.definitions import UnspellableError
 from realtime.tools.formats import is_delimited
 from realtime.tools.spelling import Spelling
 

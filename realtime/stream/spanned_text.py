@@ -133,7 +133,8 @@ class SpannedText:
 
     def flush(self) -> str:
         self._read_all()
-        return self._content.feed_text(self._take(self._reader.flush(), 0)) + self._content.flush()
+        self._add(self._reader.flush())
+        return self._content.flush()
 
     # -- and beside it ---------------------------------------------------------------------------
 

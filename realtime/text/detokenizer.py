@@ -79,6 +79,8 @@ class TextStream:
 
     def flush(self) -> str:
         """The end of the stream: what was held for want of a continuation, incomplete bytes as U+FFFD."""
+        if self.stopped is not None:  # all of it stands behind a stop string
+            return ""
         broken = self._decode(b"", final=True)
         self._broken += len(broken)
         text = self._release(self._late + broken)

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Collection, Iterable
 from typing import Any
 
+from engine.structure.special_names import rename
+
 
 class SpecialTokens:
     """The special tokens of one `tokenizer.json`. `mark` is a text that no client can have written."""
@@ -47,23 +49,7 @@ class SpecialTokens:
 
     def rename(self, definition: dict[str, Any]) -> None:
         """Give the special tokens their names, wherever a `tokenizer.json` speaks of them."""
-        names = self.names
-        for token in definition["added_tokens"]:
-            token["content"] = names.get(token["content"], token["content"])
-        model = definition["model"]
-        if isinstance(model["vocab"], dict):
-            model["vocab"] = {names.get(piece, piece): token for piece, token in model["vocab"].items()}
-        else:  # Unigram
-            model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
-        if model.get("unk_token") in names:
-            model["unk_token"] = names[model["unk_token"]]
-        if "merges" in model:
-            model["merges"] = [merge for merge in model["merges"] if not self._spelled_by(merge)]
-
-    def _spelled_by(self, merge: str | list[str]) -> bool:
-        """Whether a merge makes a special token out of text, or goes on from one."""
-        left, right = merge.split(" ") if isinstance(merge, str) else merge
-        return not self.names.keys().isdisjoint((left, right, left + right))
+        rename(definition, self.names)
 
     def _unhide(self, text: str) -> str:
         return self._any_stand_in.sub(lambda match: self._hidden[match[0]], text)

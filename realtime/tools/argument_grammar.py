@@ -10,24 +10,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from realtime.tools.definitions import PLACES, Definitions, Schema, UnspellableError
 from realtime.tools.formats import ToolFormat
 from realtime.tools.lark import ANY, Lark, one_of, quoted, slashed
 from realtime.tools.offered import SAYS_NOTHING, is_text, is_word
-
-Schema = Mapping[str, Any]
+from realtime.tools.same_json import same_value
 
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_]{0,63}/"  # of an argument that no schema names
 # What is read here of an object that is written in parts.
-_OF_OBJECTS = frozenset(
-    {"type", "properties", "required", "additionalProperties", "$defs", "definitions", "x-guidance"}
-)
-_OF_TEXTS = frozenset({"type", "enum", "minLength", "maxLength", "pattern"})
+_OF_OBJECTS = frozenset({"type", "properties", "required", "additionalProperties", "x-guidance", *PLACES})
+_OF_TEXTS = frozenset({"type", "minLength", "maxLength", "pattern"})
+_OF_CHOICES = frozenset({"type", "enum", "const"})
+_KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
-_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)$")
-
-
-class UnspellableError(Exception):
-    """A schema that this spelling cannot hold to: the rest of a sentence."""
 
 
 class ArgumentGrammar:
@@ -36,7 +31,7 @@ class ArgumentGrammar:
     def __init__(self, tools: ToolFormat, lark: Lark, schema: Schema) -> None:
         self._tools = tools
         self._lark = lark
-        self._definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        self._definitions = Definitions(schema)
         self._schema = schema
         self._named: dict[str, str] = {}  # rules of definitions, which may speak of themselves
 
@@ -122,7 +117,7 @@ class ArgumentGrammar:
     def _json(self, schema: Any) -> str:
         if isinstance(schema, bool):
             schema = {} if schema else {"enum": []}
-        return self._lark.json({**self._definitions, **schema})
+        return self._lark.json(self._definitions.beside(schema))
 
     def _python(self, schema: Any) -> str:
         """Words as Python has them, and all else as JSON, which Python reads."""
@@ -133,9 +128,9 @@ class ArgumentGrammar:
     def _text(self, schema: Any, end: str) -> str:
         """A text that stands as it is, and what ends it."""
         schema = schema if isinstance(schema, Mapping) else {}
+        if "enum" in schema or "const" in schema:
+            return one_of([_before(choice, self._written(end)) for choice in self._choices(schema)])
         self._check(schema, _OF_TEXTS)
-        if "enum" in schema:
-            return one_of([self._written(choice + end) for choice in schema["enum"]])
         least, most = _bounds(schema, "minLength", "maxLength")
         bounds = [f"/(?s:.{{{least},{most}}})/"] if least or most != "" else []
         patterns = [_searched(schema["pattern"])] if "pattern" in schema else []
@@ -150,8 +145,7 @@ class ArgumentGrammar:
         if "$ref" in schema:
             return self._definition(schema)
         if "enum" in schema or "const" in schema:
-            self._check(schema, {"type", "enum", "const"})
-            return one_of([self._spelt(value) for value in schema.get("enum", [schema.get("const")])])
+            return one_of([self._spelt(value) for value in self._choices(schema)])
         if "anyOf" in schema:
             self._check(schema, {"anyOf"})
             return one_of([self._braced(one) for one in schema["anyOf"]])
@@ -185,10 +179,7 @@ class ArgumentGrammar:
 
     def _definition(self, schema: Schema) -> str:
         self._check(schema, {"$ref"})
-        found = _REFERENCE.match(schema["$ref"])
-        target = self._definitions.get(found[1], {}).get(found[2]) if found else None
-        if target is None:
-            raise UnspellableError(f"`$ref` is to {quoted(schema['$ref'])}, which is not there")
+        target = self._definitions.whole(schema["$ref"])
         if schema["$ref"] not in self._named:
             name = self._named[schema["$ref"]] = self._lark.new_name()
             self._lark.define(name, self._braced(target))
@@ -218,10 +209,23 @@ class ArgumentGrammar:
             case str():
                 if self._tools.quote in value:
                     raise UnspellableError(f"this model has no way to write {quoted(value)}")
-                return " ".join(filter(None, [quote, quoted(value) if value else "", quote]))
+                return f"{quote} {_before(value, quote)}"
             case dict() | list():
                 raise UnspellableError("`enum` and `const` have values in them that are no plain ones")
         return self._json({"const": value})
+
+    def _choices(self, schema: Schema) -> list[Any]:
+        """The values that are named, as far as they are of the schema's type."""
+        self._check(schema, _OF_CHOICES)
+        named: list[Any] = [schema["const"]] if "const" in schema else schema["enum"]
+        kinds = schema.get("type", _KINDS)
+        kinds = [kinds] if isinstance(kinds, str) else kinds
+        values = [one for one in named if not _kinds_of(one).isdisjoint(kinds)]
+        if "enum" in schema:
+            values = [one for one in values if any(same_value(one, other) for other in schema["enum"])]
+        if not values:
+            raise UnspellableError("`enum` and `const` leave no value of their `type`")
+        return values
 
     def _check(self, schema: Schema, known: frozenset[str] | set[str]) -> None:
         unknown = sorted(schema.keys() - known - SAYS_NOTHING)
@@ -235,6 +239,27 @@ def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal["
     if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
         raise ValueError(found)
     return found
+
+
+def _before(text: str, end: str) -> str:
+    """A text that is no delimiter, whatever it spells, and what ends it."""
+    return f"{quoted(text)} {end}" if text else end
+
+
+def _kinds_of(value: Any) -> set[str]:
+    """Of JSON's types those that this is of."""
+    match value:
+        case bool():
+            return {"boolean"}
+        case int():
+            return {"integer", "number"}
+        case float():
+            return {"integer", "number"} if value.is_integer() else {"number"}
+        case str():
+            return {"string"}
+        case None:
+            return {"null"}
+    return {"array", "object"}
 
 
 def _searched(pattern: str) -> str:

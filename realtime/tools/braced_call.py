@@ -81,7 +81,9 @@ class BracedCall:
         elif self._in_key:
             self._in_key = char != ":"
             self.told += json.dumps(char, ensure_ascii=False)[1:-1] if self._in_key else '":'
-        elif self._key_due and char not in SPACE and char != "}":
+        elif self._key_due and char in SPACE:
+            self.told += char
+        elif self._key_due and char != "}":
             self._key_due, self._in_key = False, True
             self.told += '"' + json.dumps(char, ensure_ascii=False)[1:-1]
         elif char in "{[":

@@ -88,8 +88,8 @@ class CallGrammar:
         return self._lark.rule(" | ".join(calls))
 
     def _opened(self, text: str, name: str) -> str:
-        parts = re.sub(r"\bNAME\b", name, text).split("NUMBER")
-        return f" {_NUMBER} ".join(self._lark.written(part) for part in parts)
+        parts = (re.sub(r"\bNAME\b", name, part) for part in text.split("NUMBER"))  # which a name may hold
+        return f" {_NUMBER} ".join(map(self._lark.written, parts))
 
     # -- what there may be beside them -----------------------------------------------------------------
 

@@ -31,6 +31,7 @@ OUR_OWN = {
     "realtime.tools": SPOKEN,
     "realtime.text": ["realtime.tools", *SPOKEN],
     "realtime.text.grammar": ["engine.structure.checker", "realtime.tools", *SPOKEN],
+    "realtime.text.special_tokens": ["engine.structure.special_names"],
     "realtime.guards": SPOKEN,
     "realtime.stream": ["realtime.guards", "realtime.text", "realtime.tools", *SPOKEN],
     "realtime.token_bucket": [],

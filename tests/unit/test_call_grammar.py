@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from engine.structure.matcher import Matcher
 from realtime.text.grammar import source_of_lark
 from realtime.tools.argument_grammar import ArgumentGrammar
 from realtime.tools.call_grammar import NO_ARGUMENTS, CallGrammar, HeldTool
+from realtime.tools.definitions import UnspellableError
 from tests.fakes.held_calls import HeldModel
+from tests.fakes.spelt_calls import SPELT
 
 STOP = [HeldTool("stop", NO_ARGUMENTS)]
 CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
@@ -59,6 +62,15 @@ def fits(name: str, text: str, *, whole: bool = True, **asked: Any) -> bool:
 )
 def test_around_calls(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("hermes", text, **asked) is expected
+
+
+@pytest.mark.parametrize("name", SPELT)
+@pytest.mark.parametrize("tool", ["NAME", "ARGUMENTS", "GET_NUMBER", "KEY.VALUE", "IS_TEXT"])
+def test_a_tool_may_have_the_name_of_what_stands_in_the_table(name: str, tool: str) -> None:
+    model, tools = HeldModel(name, single=True), [HeldTool(tool, NO_ARGUMENTS)]
+    tokens = model.write(tools, Random(name), answer="", parallel=False)
+    assert tokens is not None
+    assert model.read(tokens, tools).whole == [(tool, {})]
 
 
 @pytest.mark.parametrize(
@@ -126,3 +138,65 @@ def test_a_schema_within_schemas_is_read_and_written_once(
         lengths.append(len(CallGrammar(spelling, [tool], answer="", parallel=True).lark()))
         assert len(read) <= 2 * depth + 2
     assert lengths[1] < 2 * lengths[0]
+
+
+def held_to(name: str, schema: dict[str, Any], text: str) -> bool:
+    """Whether an argument `a` with this schema may be this text."""
+    model = HeldModel(name, single=True)
+    tool = HeldTool("f", {"type": "object", "properties": {"a": schema}, "required": ["a"]})
+    lark = CallGrammar(model.pieces.spelling, [tool], answer="", parallel=False).lark()
+    spelt = {"gemma4": f"<|tool_call>call:f{{a:{text}}}<tool_call|>", "qwen3_coder": coded(text)}
+    return Matcher(source_of_lark(lark), model.vocabulary).fits(model.tokens(spelt[name]))
+
+
+def coded(value: str) -> str:
+    return f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "others"),
+    [
+        ({"type": "string", "enum": ["x", "y", None, 1]}, ["x", "y"], ["z", "null", "1"]),
+        ({"type": "string", "const": "x"}, ["x"], ["y"]),
+        ({"enum": ["x", "y"], "const": "x", "type": ["string"]}, ["x"], ["y"]),
+        ({"type": "integer", "enum": [1, 2.0, "x", True]}, ["1", "2"], ["x", "true"]),
+        ({"type": ["integer", "null"], "enum": [1, None, False]}, ["1", "null"], ["false"]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_coder"])
+def test_a_value_that_is_named_is_of_its_type_too(
+    name: str, schema: dict[str, Any], values: list[str], others: list[str]
+) -> None:
+    quote = '<|"|>' if name == "gemma4" else "" if schema["type"] == "string" else '"'
+    values, others = (
+        [f"{quote}{one}{quote}" if one in "xyz" else one for one in some] for some in (values, others)
+    )
+    assert [one for one in values + others if held_to(name, schema, one)] == values
+
+
+@pytest.mark.parametrize("spelt", ["<tool_call>", "<|im_end|>", "<|tool_call>", '"', ""])
+@pytest.mark.parametrize("name", ["gemma4", "qwen3_coder", "glm"])
+def test_a_value_that_spells_a_delimiter_is_text(name: str, spelt: str) -> None:
+    model = HeldModel(name, single=True)
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": [spelt]}}, "required": ["a"]}
+    tools = [HeldTool("f", schema)]
+    tokens = model.write(tools, Random(name), answer="", parallel=False)
+    assert tokens is not None
+    assert model.read(tokens, tools).whole == [("f", {"a": spelt})]
+    opened = model.pieces.added[model.form.opens[0]]
+    assert tokens.count(opened) == 1
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "enum": ["x"]},
+        {"type": "string", "enum": ["x"], "minLength": 2},
+        {"enum": ["x"], "const": "y"},
+    ],
+    ids=str,
+)
+def test_what_leaves_no_value_or_says_more_is_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(UnspellableError):
+        held_to("gemma4", schema, "")

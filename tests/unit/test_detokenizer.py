@@ -152,6 +152,14 @@ def test_nothing_follows_a_stop_string() -> None:
     assert stream.feed(encode("a")[0]) == ""
 
 
+def test_one_that_stopped_with_half_a_character_goes_on_with_all_of_its_text() -> None:
+    begun = next(token for token, data in BYTE_LEVEL.pieces.bytes.items() if data == b" na\xc3")
+    stream = TextStream(BYTE_LEVEL, (" na",))
+    assert run(stream, [*encode("a"), begun]) == ["a", "", ""]
+    again = stream.rewound([*encode("a"), begun], 2, stream.released, (), 0)
+    assert again.feed(_byte_token(0xAF)) == " na\u00ef"
+
+
 def test_the_longest_of_the_stop_strings_that_end_together_is_met() -> None:
     stream = TextStream(BYTE_LEVEL, ("b", "ab", "abcd"))
     assert "".join(run(stream, letter_tokens("xabcd"))) == "x"

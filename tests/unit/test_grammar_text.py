@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,13 @@ import pytest
 from engine.structure import matcher as matcher_module
 from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
-from engine.structure.matcher import Matcher
+from engine.structure.matcher import ALLOWED, Matcher
+from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import check, source_of
 from tests.fakes.grammars import MANY
-from tests.fakes.small_tokenizers import toy_vocabulary
+from tests.fakes.small_tokenizers import byte_level, byte_level_json, library, token_of, toy_vocabulary
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -66,6 +68,7 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "a long regex": (Grammar(regex="a" * 20_000), "bytes; it may have 16384"),
     "an unknown rule": (Grammar(lark="start: x"), 'unknown name: "x"'),
     "a special token": (Grammar(lark="start: <|im_end|>"), "unknown special token"),
+    "the end": (Grammar(lark='start: "a" <end>'), "unknown special token"),
     "deep brackets": (Grammar(lark="start: " + "(" * 2_000), "too deeply nested"),
     "ambiguous": (Grammar(lark=lark_chain(800, 'r{}:(r{}|"y")+\n')), "Too many items"),
     "no JSON": (Grammar(json_schema={"const": object()}), "not JSON"),
@@ -224,6 +227,21 @@ def test_a_choice_is_the_text_itself(choice: str) -> None:
     check(grammar)
     assert fits(grammar, choice)
     assert not fits(grammar, choice + choice)
+
+
+@pytest.mark.parametrize("spelt", ["<s>", "<|im_end|>", "<tool>", "ünït ▁x"])
+def test_a_choice_that_spells_a_token_of_the_models_is_text(spelt: str, tmp_path: Path) -> None:
+    definition = byte_level_json()
+    (tmp_path / "tokenizer.json").write_text(definition)
+    end = token_of(library(definition), "</s>")
+    vocabulary = read_vocabulary(tmp_path, byte_level().vocab, [end])
+    assert vocabulary is not None
+    matcher, written = Matcher(source_of(Grammar(choice=[f"a{spelt}b"])), vocabulary), list[int]()
+    while (mask := matcher.mask()) is not None and mask[end] != ALLOWED:
+        tokens = matcher.forced(mask) or [mask.index(ALLOWED)]
+        matcher.accept(tokens)
+        written += tokens
+    assert b"".join(map(byte_level().token_bytes, written)).decode() == f"a{spelt}b"
 
 
 def test_whitespace_is_an_option_and_has_a_bound() -> None:

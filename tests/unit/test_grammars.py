@@ -77,6 +77,17 @@ def test_what_is_forced_stays_within_credit_and_max_tokens() -> None:
     assert driver.told[1].finish == api.Finish("length")
 
 
+@OVERLAPS
+@pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_start|>b", "a<|im_end|>b", "ab<|bos|>"])
+def test_what_is_forced_and_spells_a_special_token_is_text(text: str, overlap: bool) -> None:
+    driver = new(overlap)
+    driver.settle(api.Submit(1, PROMPT, replace(SOME, grammar=told(Grammar(choice=[text]))), 1000))
+    assert driver.told[1].finish == api.Finish("eos")
+    *tokens, end = driver.told[1].tokens
+    assert end == toy_model.EOS
+    assert bytes(tokens) == text.encode(), "bytes, each of which is a token"
+
+
 def test_a_pause_stops_what_is_forced_as_well() -> None:
     driver = new()
     driver.settle(api.Submit(1, PROMPT, regex("abcdefghij"), 1000, paused=True))

@@ -136,3 +136,47 @@ def test_calls_that_begin_as_an_answer_might_go_without_a_grammar() -> None:
                 rules(model(name), tool("a", GOOD), grammar=Grammar(choice=["yes"]))
         else:
             assert rules(model(name), tool("a", GOOD), grammar=Grammar(choice=["yes"])) is not None
+
+
+# -- what an argument that is written by itself brings of its tool's definitions -----------------------------
+
+PARTED = ["qwen3_coder", "pythonic"]
+DEEP = {"type": "object", "properties": {"b": {"$ref": "#/definitions/c"}}}
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_it_brings_what_it_speaks_of_and_no_more(name: str) -> None:
+    schema = {
+        "properties": {f"a{at}": {"type": "integer", "maximum": at} for at in range(100)}
+        | {"d": {"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"const": "another"}}}},
+        "$defs": {"a/b": DEEP, "long": {"description": "said once" * 1000}},
+        "definitions": {"c": {"enum": ["sought"]}},
+    }
+    found = rules(model(name), tool("f", schema, strict=True), choice="required")
+    assert found is not None
+    grammar = found.alone or ""
+    assert "sought" in grammar
+    assert "another" not in grammar, "a reference begins at the tool's schema"
+    assert "said once" not in grammar
+
+
+@pytest.mark.parametrize("name", PARTED)
+@pytest.mark.parametrize("reference", ["#", "#/properties/a", "#/$defs", "other.json"])
+def test_what_it_cannot_bring_is_refused(name: str, reference: str) -> None:
+    """Within the part alone some of these would say something else."""
+    inner = {"a": {"type": "integer"}, "c": {"$ref": reference}}
+    schema = {"properties": {"a": {"type": "boolean"}, "b": {"type": "object", "properties": inner}}}
+    refused = refusal_of(model(name), tool("f", schema, strict=True))
+    assert refused is not None
+    assert reference in refused.message
+
+
+@pytest.mark.parametrize("name", PARTED)
+def test_what_many_bring_has_a_limit(name: str) -> None:
+    schema = {
+        "properties": {f"a{at}": {"$ref": "#/$defs/t", "title": str(at)} for at in range(900)},
+        "$defs": {"t": {"enum": [str(at) for at in range(1000)]}},
+    }
+    refused = refusal_of(model(name), tool("f", schema, strict=True))
+    assert refused is not None
+    assert "262144 bytes" in refused.message

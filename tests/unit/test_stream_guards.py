@@ -407,6 +407,12 @@ def test_arguments_that_lack_what_they_must_have_are_wrong_where_they_end() -> N
     assert one.commands == [api.Truncate(7, told.index, ord("}"))]
 
 
+def test_what_is_found_where_arguments_end_is_found_once() -> None:
+    one = calling(Guard(name="last", do="tell", regex=r"\}$", in_=["arguments"]))
+    one.write(STOP, finish=EOS)
+    assert act(one).index == STOP.index("}") + 1
+
+
 def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
     one = calling(NEEDS)
     one.write(STOP)

@@ -29,7 +29,7 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds, no_texts
 from realtime.tools.span_reader import SpanReader
 from tests.fakes.folded_spans import FoldedSpans
-from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
+from tests.fakes.lone_stream import CANCELLED, RUN_OUT, LoneStream, kinds
 from tests.fakes.spelt_calls import Told
 
 TEMPLATE = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}<think>{{ m.content }}{% endfor %}"
@@ -355,6 +355,15 @@ def test_where_one_call_is_enough_it_ends_the_stream() -> None:
     assert client.final is not None
     assert (client.final.finish_reason, client.final.stop_reason) == ("tool_calls", None)
     assert one.commands[-1] == api.Cancel(7)
+
+
+@pytest.mark.parametrize(("min_tokens", "text"), [(4, "So "), (5, "So <t")])
+def test_what_is_held_at_the_end_came_with_the_last_token(min_tokens: int, text: str) -> None:
+    one, client = lone(), FoldedSpans()
+    one.stream.output.set_stop(("<t",), min_tokens)
+    one.write("So <t", finish=RUN_OUT)
+    client.read(one.take())
+    assert client.content == text
 
 
 def test_a_stop_string_is_looked_for_in_content_alone() -> None:

@@ -151,6 +151,15 @@ def test_a_call_that_breaks_off_has_no_end() -> None:
     assert said.said == ("", "", [("find", '{"q": 1', False), ("stop", "{}", True)])
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_keys_that_stand_bare_may_have_blanks_before_them(single: bool) -> None:
+    pieces = Pieces("gemma4", single=single)
+    text = '<|tool_call>call:find{ q:<|"|>a b<|"|>,\n  deep:{ a:1, b:[{c:2}, { d:3 }]}, n:4 }<tool_call|>'
+    said = told(pieces.reader(OFFERED), pieces.tokens(text))
+    given = {"q": "a b", "deep": {"a": 1, "b": [{"c": 2}, {"d": 3}]}, "n": 4}
+    assert said.whole == [("find", given)]
+
+
 def test_without_tools_what_is_spelt_like_a_call_is_content() -> None:
     pieces = Pieces("hermes", single=False)
     text = SPELT["hermes"](CALLS)
