@@ -40,7 +40,8 @@ async def test_the_same_start_at_three_gateways_at_once_is_one_stream(tmp_path: 
         for name in NAMES:
             streams = [await client.start_blindly(name, **KEPT) for client in clients]
             ends = [await outcome(client, stream) for client, stream in zip(clients, streams, strict=True)]
-            # Whoever comes behind its end is told all of it, too: how many tokens there were says that it is one.
+            # Whoever comes behind its end is told all of it, too. How many tokens were decoded says that
+            # there was one.
             assert "length" in ends
             assert set(ends) <= {"length", "request_taken"}
         whole = await clients[0].start("whole", **KEPT)
