@@ -370,7 +370,8 @@ class _Option:
         if isinstance(value, bool):
             right: Any = True
         elif isinstance(value, str):
-            right = get_args(self.kind) or re.fullmatch(self.rule["pattern"], value)
+            # A file of models may spell what no process can be told.
+            right = "\0" not in value and (get_args(self.kind) or re.fullmatch(self.rule["pattern"], value))
         else:
             right = self.rule["least"] <= value <= self.rule["most"]
         if not right:

@@ -106,6 +106,10 @@ def test_replicas_may_come_and_go_by_a_scale(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("models", "is no TOML"),
+        ("models = " + "[" * 20_000, "is no TOML: it is nested too deep"),
+        ("models = " + "1" * 5_000, "is no TOML: a number in it is too long"),
+        ('[models.a]\nsource = "a\\u0000b"', "models.a.source: it must be there"),
+        ('[models.a]\nsource = "toy"\ndraft_model = "a\\u0000b"', "models.a.draft_model: it is 'a\\x00b'"),
         ("", "models: there is no model: each is a table [models.NAME]"),
         ("port = 1", "port: it is none that this file may have"),
         ("[models]\na = 1", "models.a: it must be a table"),
