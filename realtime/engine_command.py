@@ -16,7 +16,7 @@ from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
 from realtime.fleet.place import NEEDS_GRPC, PlaceError
-from realtime.fleet.places import engine_options, token_in
+from realtime.fleet.places import check_names, engine_options, token_in
 from realtime.observability import logs
 
 
@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         token = token_in(options.token_file)
         if options.token_file and not token:
             raise PlaceError(f"the file {options.token_file} holds no token")
+        check_names(options)
         address = Address(options.listen)
         with _bound(address) as bound:
             _listen(options, _door(options, address, bound), token)

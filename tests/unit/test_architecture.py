@@ -84,7 +84,14 @@ OUR_OWN = {
         "realtime.certificates",
         *CORE,
     ],
-    "realtime.fleet.places": ["realtime.certificates", "realtime.config", "engine.api", "realtime.fleet"],
+    "realtime.fleet.places": [
+        "engine.api",
+        "engine.model.names",
+        "engine.model.preflight",
+        "realtime.certificates",
+        "realtime.config",
+        "realtime.fleet",
+    ],
     "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],
     "realtime.fleet.ray_agent": [
         "engine.model.with_parent",

@@ -101,6 +101,22 @@ def test_engines_of_ours_share_the_machines_threads() -> None:
     assert all(place.ours for place in several)
 
 
+@pytest.mark.parametrize("words", [["--model"], ["--adapter"], ["--draft-model"]], ids=str)
+def test_a_model_that_is_nowhere_is_said_before_anything_is_loaded(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(tmp_path / "none")
+    why = f"the engine does not start: no model {name}: it is no folder or GGUF file here"
+    with pytest.raises(PlaceError, match=why):
+        at_start(parse([*words, name], {}))
+    with pytest.raises(PlaceError, match=why):
+        places.check_own([*entries(Options()), *entries(parse([*words, name], {}))])
+    elsewhere = parse([*words, name, "--fleet", "static", "--engine-addresses", "gpu1:7000"], {})
+    assert len(at_start(elsewhere)) == 1, "an engine elsewhere has files of its own"
+    assert engine_command.main([*words, name, "--listen", f"unix:{tmp_path / 'engine'}"]) == 1
+    assert why in capsys.readouterr().err
+
+
 def test_an_address_is_taken_apart() -> None:
     assert Address("[::1]:7000").host_and_port == ("::1", 7000)
     assert Address("tls:gpu1:7000").host_and_port == ("gpu1", 7000)
