@@ -480,10 +480,20 @@ def _contradiction(options: Options) -> str | None:
         )
     if options.own_port + options.gateways > 65536:
         return f"--own-port is {options.own_port}, and there are not {options.gateways} ports from there on"
+    if options.own_port and options.own_port <= options.port < options.own_port + options.gateways:
+        return (
+            f"--port is {options.port}, and so is one of the {options.gateways} from --own-port"
+            f" {options.own_port} on: a gateway's own port is another"
+        )
     if options.models and (options.engines > 1 or options.engine == "thread"):
         return (
             "--models goes with engines in processes, and says in the file how many of each there are: leave"
             " --engines and --engine out"
+        )
+    if options.models and (options.model_name or options.adapter):
+        return (
+            "--models says in the file what each model is called, and which adapters it has: leave"
+            " --model-name and --adapter out"
         )
     if (options.fleet == "ray") != bool(options.ray) or (options.ray and options.engine_addresses):
         return (

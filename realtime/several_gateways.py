@@ -244,7 +244,7 @@ def _models(options: Options) -> list[ModelEntry]:
     try:
         models = models_file.entries(options)
         if options.fleet == "embedded":
-            places.check_own(models)
+            places.check_own(options, models)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
     for entry in models:

@@ -170,7 +170,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         entries(Options(models=str(tmp_path / "none.toml")))
 
 
-@pytest.mark.parametrize("more", [["--engines", "2"], ["--engine", "thread"]])
-def test_how_many_engines_there_are_is_said_in_the_file(more: list[str]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [["--engines", "2"], ["--engine", "thread"], ["--model-name", "a"], ["--adapter", "/srv/lora"]],
+    ids=str,
+)
+def test_what_the_file_says_no_option_does(more: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--models", "models.toml", *more], {})

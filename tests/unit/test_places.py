@@ -109,8 +109,10 @@ def test_a_model_that_is_nowhere_is_said_before_anything_is_loaded(
     why = f"the engine does not start: no model {name}: it is no folder or GGUF file here"
     with pytest.raises(PlaceError, match=why):
         at_start(parse([*words, name], {}))
-    with pytest.raises(PlaceError, match=why):
-        places.check_own([*entries(Options()), *entries(parse([*words, name], {}))])
+    file = tmp_path / "models.toml"
+    file.write_text(f'[models.a]\nsource = "toy"\n[models.b]\nsource = "{name}"\nkeep_alive = "5m"\n')
+    with pytest.raises(PlaceError, match=f'the engine does not start: "b": no model {name}'):
+        at_start(Options(models=str(file)))
     elsewhere = parse([*words, name, "--fleet", "static", "--engine-addresses", "gpu1:7000"], {})
     assert len(at_start(elsewhere)) == 1, "an engine elsewhere has files of its own"
     assert engine_command.main([*words, name, "--listen", f"unix:{tmp_path / 'engine'}"]) == 1
