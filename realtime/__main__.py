@@ -28,7 +28,16 @@ from realtime.access.keyring import Keyring
 from realtime.access.revocation import enforce_revocations
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
-from realtime.bind import StartupError, address_of, bind, raise_descriptor_limit, tell, welcome
+from realtime.bind import (
+    StartupError,
+    address_of,
+    bind,
+    check_tellable,
+    greet,
+    raise_descriptor_limit,
+    tell,
+    welcome,
+)
 from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.demands import Demands
@@ -78,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.warning("%s", problem)
     try:
         raise_descriptor_limit()
+        check_tellable(options.address_file)
         if options.gateways > 1:
+            _check_for_gateways(options)
             return several_gateways.run(options)
         with ExitStack() as bound:
             options = bound.enter_context(with_a_file(options))
@@ -95,6 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     return 0
+
+
+def _check_for_gateways(options: Options) -> None:
+    """What each of several would find wrong, and say, once engines have loaded their models for it."""
+    _keyring(options)
+    _new_loop(options)
+    for number in range(options.gateways if options.own_port else 0):
+        bind(options.host, options.own_port + number, accepts=False).close()
 
 
 async def serve(options: Options, listening: list[socket.socket]) -> None:
@@ -165,7 +184,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
         )
         tell(options.address_file, address_of(listening[0]))
-        print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
+        greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
         await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
-from realtime.bind import StartupError, bind, tell
+from realtime.bind import StartupError, bind, check_tellable, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.token_file and not token:
             raise PlaceError(f"the file {options.token_file} holds no token")
         check_names(options)
+        check_tellable(options.address_file)
         address = Address(options.listen)
         with _bound(address) as bound:
             _listen(options, _door(options, address, bound), token)
