@@ -120,6 +120,24 @@ def test_a_tenants_tokens_count_while_they_come(counted: Counted) -> None:
     assert counted.value("scheduler_credit_stalls_total") == 1
 
 
+def test_a_stream_that_ends_while_it_is_told_is_not_counted_twice(counted: Counted) -> None:
+    """A total that goes back is a restart to Prometheus, and all of it a burst."""
+    counted.reader.send(start(params=Params(max_tokens=5, ignore_eos=True, temperature=0)))
+    counted.ticks(3, 0.01)
+    telling = counted.metrics.text()
+    next(telling)  # it has looked at those that live
+    rest(counted.server)
+    assert not counted.server.hub.streams
+    told = [
+        sample.value
+        for family in text_string_to_metric_families(at_once(telling).decode())
+        for sample in family.samples
+        if sample.name == "midstream_tenant_tokens_total" and sample.labels["kind"] == "output"
+    ]
+    assert 0 < told[0] < 5
+    assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="output") == 5
+
+
 def test_batches_are_counted_by_what_they_compute(counted: Counted) -> None:
     for name in ("a", "b"):
         counted.reader.send(endless(name, credit=Credit(limit=4)))
