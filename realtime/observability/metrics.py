@@ -102,7 +102,7 @@ class Metrics(Observer):
         self._usage.started(origin.tenant, stream)
 
     def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
-        self._engine.stepped(engine, output.stats)
+        self._engine.stepped(engine, output)
         self._discarded += output.stats.discarded
         self._times.stepped(engine, output, now)
 
