@@ -177,15 +177,17 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             sleeping = _sleeping(options, models)
             await kept.open(sleeping)
             hello = await fleet.start(waits=not sleeping)
-        look_at_news_alone()
-        hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
-        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
-        server = Server(
-            _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
-        )
-        tell(options.address_file, address_of(listening[0]))
-        greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
-        await server.serve(sockets=listening)
+            look_at_news_alone()
+            hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
+            ending = partial(
+                let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over
+            )
+            server = Server(
+                _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
+            )
+            tell(options.address_file, address_of(listening[0]))
+            greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
+            await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
@@ -211,15 +213,15 @@ def _new_loop(options: Options) -> Callable[[], asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _cancelled_by_sigterm() -> Iterator[None]:
-    """Until there is a server that can end in good order. By itself it would leave who loads a model behind,
-    and as a container's first process not even be noticed."""
+    """Until the server has taken that over, and ends in good order. By itself it would leave who loads a
+    model behind, and as a container's first process not even be noticed."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(task.cancel))
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _keyring(options: Options) -> Keyring | None:

@@ -34,9 +34,8 @@ class TenantUsage:
         self._output[self._names[tenant]] += stream.counts.decoded
 
     def ended(self) -> Counter[str]:
-        """What streams decoded that have ended by now. Whoever looks at those that live piece by piece asks for it
-        before the first piece: one that ends meanwhile would count twice, and the total go back with the next
-        look."""
+        """What streams decoded that have ended by now. Whoever looks at those that live piece by piece asks
+        before the first piece: one that ends meanwhile would count twice, and the total go back later."""
         return self._output.copy()
 
     def families(self, ended: Mapping[str, int], decoded: Mapping[str, int]) -> Iterable[Metric]:
