@@ -254,7 +254,10 @@ def _traces() -> ExportedTraces:
             "--traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
             "pip install ./clients/python '.[otel]'"
         ) from None
-    return ExportedTraces()
+    try:
+        return ExportedTraces()
+    except ValueError as problem:
+        raise StartupError(f"--traces on cannot be as its variables OTEL_* say: {problem}") from None
 
 
 def _models(options: Options) -> list[ModelEntry]:
@@ -385,6 +388,7 @@ def _uvicorn_config(options: Options, endpoints: Endpoints, ledger: WorkLedger) 
         log_level=options.log_level,
         log_config=None,  # its loggers end where all do
         access_log=False,
+        workers=1,  # or WEB_CONCURRENCY says, which is not for us, and may be no number
         lifespan="off",
         timeout_graceful_shutdown=int(CLOSE_S),
     )
