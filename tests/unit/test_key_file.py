@@ -152,6 +152,14 @@ def test_a_folder_that_is_not_there_is_said_so(tmp_path: Path, capsys: Capture) 
     assert "cannot be written: No such file" in capsys.readouterr().err
 
 
+def test_what_is_no_file_is_not_replaced_by_one(file: Path, capsys: Capture) -> None:
+    """As a device, which is everybody's."""
+    os.mkfifo(file)
+    assert command(file, "add", "alice") == 1
+    assert f"{file} is no file" in capsys.readouterr().err
+    assert file.is_fifo()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
