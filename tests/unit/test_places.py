@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -117,6 +119,20 @@ def test_a_model_that_is_nowhere_is_said_before_anything_is_loaded(
     assert len(at_start(elsewhere)) == 1, "an engine elsewhere has files of its own"
     assert engine_command.main([*words, name, "--listen", f"unix:{tmp_path / 'engine'}"]) == 1
     assert why in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_an_engine_that_loads_at_once_and_without_a_stack(tmp_path: Path) -> None:
+    script = """
+import signal, sys, types
+loading = types.ModuleType("engine.listening.listen")
+loading.listen = lambda *_: signal.raise_signal(signal.SIGINT)
+sys.modules[loading.__name__] = loading
+from realtime.engine_command import main
+main(["--model", "toy", "--listen", sys.argv[1]])
+"""
+    words = [sys.executable, "-c", script, f"unix:{tmp_path / 'engine'}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_an_address_is_taken_apart() -> None:
