@@ -15,6 +15,7 @@ from msgspec import msgpack
 
 from engine import api, toy_model
 from engine.build.budgets import PROCESS_BYTES
+from engine.model.names import resolve
 from engine.model.preflight import ModelError, check_folder, one_line
 from engine.structure.vocabulary import read_vocabulary
 
@@ -43,12 +44,11 @@ def _toy(options: api.EngineOptions) -> api.Outline:
 
 
 def _of_files(options: api.EngineOptions) -> api.Outline:
-    # Not before a model is wanted: torch and transformers take long to import.
+    folder = resolve(options.model)
+    # Not before there is a model: torch and transformers take long to import.
     from engine.build.footprint import least_bytes
     from engine.model.devices import GIB
-    from engine.model.names import resolve
 
-    folder = resolve(options.model)
     facts = _facts(folder)
     if options.adapter:
         from engine.build.products import check_mergeable, ggml_width

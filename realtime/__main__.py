@@ -28,7 +28,16 @@ from realtime.access.keyring import Keyring
 from realtime.access.revocation import enforce_revocations
 from realtime.app import Endpoints, application
 from realtime.background_tasks import BackgroundTasks
-from realtime.bind import StartupError, address_of, bind, raise_descriptor_limit, tell, welcome
+from realtime.bind import (
+    StartupError,
+    address_of,
+    bind,
+    check_tellable,
+    greet,
+    raise_descriptor_limit,
+    tell,
+    welcome,
+)
 from realtime.config import Options, parse, unknown_variables
 from realtime.fleet import models_file, places
 from realtime.fleet.demands import Demands
@@ -78,7 +87,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.warning("%s", problem)
     try:
         raise_descriptor_limit()
+        check_tellable(options.address_file)
         if options.gateways > 1:
+            _check_for_gateways(options)
             return several_gateways.run(options)
         with ExitStack() as bound:
             options = bound.enter_context(with_a_file(options))
@@ -95,6 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     return 0
+
+
+def _check_for_gateways(options: Options) -> None:
+    """What each of several would find wrong, and say, once engines have loaded their models for it."""
+    _keyring(options)
+    _new_loop(options)
+    for number in range(options.gateways if options.own_port else 0):
+        bind(options.host, options.own_port + number, accepts=False).close()
 
 
 async def serve(options: Options, listening: list[socket.socket]) -> None:
@@ -158,15 +177,17 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             sleeping = _sleeping(options, models)
             await kept.open(sleeping)
             hello = await fleet.start(waits=not sleeping)
-        look_at_news_alone()
-        hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
-        ending = partial(let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
-        server = Server(
-            _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
-        )
-        tell(options.address_file, address_of(listening[0]))
-        print(welcome(listening[0], _served(hub, hello), keyless=keyring is None), flush=True)
-        await server.serve(sockets=listening)
+            look_at_news_alone()
+            hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
+            ending = partial(
+                let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over
+            )
+            server = Server(
+                _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
+            )
+            tell(options.address_file, address_of(listening[0]))
+            greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
+            await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None
     finally:
@@ -192,15 +213,15 @@ def _new_loop(options: Options) -> Callable[[], asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _cancelled_by_sigterm() -> Iterator[None]:
-    """Until there is a server that can end in good order. By itself it would leave who loads a model behind,
-    and as a container's first process not even be noticed."""
+    """Until the server has taken that over, and ends in good order. By itself it would leave who loads a
+    model behind, and as a container's first process not even be noticed."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(task.cancel))
     try:
         yield
     finally:
-        loop.remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _keyring(options: Options) -> Keyring | None:
@@ -233,7 +254,10 @@ def _traces() -> ExportedTraces:
             "--traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
             "pip install ./clients/python '.[otel]'"
         ) from None
-    return ExportedTraces()
+    try:
+        return ExportedTraces()
+    except ValueError as problem:
+        raise StartupError(f"--traces on cannot be as its variables OTEL_* say: {problem}") from None
 
 
 def _models(options: Options) -> list[ModelEntry]:
@@ -364,6 +388,7 @@ def _uvicorn_config(options: Options, endpoints: Endpoints, ledger: WorkLedger) 
         log_level=options.log_level,
         log_config=None,  # its loggers end where all do
         access_log=False,
+        workers=1,  # or WEB_CONCURRENCY says, which is not for us, and may be no number
         lifespan="off",
         timeout_graceful_shutdown=int(CLOSE_S),
     )

@@ -3,12 +3,18 @@ ready."""
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import resource
 import shlex
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+log = logging.getLogger("midstream")
 
 BACKLOG = 2048
 
@@ -60,14 +66,39 @@ def welcome(listening: socket.socket, model: str, *, keyless: bool) -> str:
 
 def tell(file: str, address: str) -> None:
     """Whoever finds the file finds all of it."""
-    if not file:
-        return
+    with _written(file) as new:
+        if new is not None:
+            new.write_text(f"{address}\n")
+            new.replace(file)
+
+
+def check_tellable(file: str) -> None:
+    """Whether it can be written, before anything is loaded for nothing."""
+    with _written(file) as new:
+        if new is not None:
+            new.touch()
+            new.unlink()
+            if Path(file).is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+@contextmanager
+def _written(file: str) -> Iterator[Path | None]:
+    """The file that is to take its place, where one was named."""
     try:
-        new = Path(file + ".new")
-        new.write_text(f"{address}\n")
-        new.replace(file)
+        yield Path(file + ".new") if file else None
     except OSError as error:
         raise StartupError(f"the file {file} cannot be written: {error.strerror}") from None
+
+
+def greet(said: str) -> None:
+    """On standard output, which may be a full disk, or closed by whoever has read enough: that ends no
+    server."""
+    try:
+        print(said, flush=True)
+    except OSError as error:
+        log.warning("standard output cannot be written: %s", error.strerror)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried at exit again
 
 
 def address_of(listening: socket.socket) -> str:

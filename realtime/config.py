@@ -370,7 +370,8 @@ class _Option:
         if isinstance(value, bool):
             right: Any = True
         elif isinstance(value, str):
-            right = get_args(self.kind) or re.fullmatch(self.rule["pattern"], value)
+            # A file of models may spell what no process can be told.
+            right = "\0" not in value and (get_args(self.kind) or re.fullmatch(self.rule["pattern"], value))
         else:
             right = self.rule["least"] <= value <= self.rule["most"]
         if not right:
@@ -459,11 +460,22 @@ def _unknown(name: str) -> str:
 
 
 def _contradiction(options: Options) -> str | None:
+    found = (
+        look(options) for look in (_open_to_strangers, _numbers_at_odds, _said_by_the_file, _engines_at_odds)
+    )
+    return next(filter(None, found), None)
+
+
+def _open_to_strangers(options: Options) -> str | None:
     if not (options.keys_file or options.insecure_open or _is_loopback(options.host)):
         return (
             f"--host is {options.host}, which others can reach, and there are no keys: give --keys-file (see"
             " `midstream keys add --help`), or --insecure-open if whoever reaches the port may use it"
         )
+    return None
+
+
+def _numbers_at_odds(options: Options) -> str | None:
     if options.ack_every > options.auto_credit_window:
         return (
             f"--ack-every is {options.ack_every}; it must be at most --auto-credit-window, which is"
@@ -479,11 +491,29 @@ def _contradiction(options: Options) -> str | None:
         )
     if options.own_port + options.gateways > 65536:
         return f"--own-port is {options.own_port}, and there are not {options.gateways} ports from there on"
+    if options.own_port and options.own_port <= options.port < options.own_port + options.gateways:
+        return (
+            f"--port is {options.port}, and so is one of the {options.gateways} from --own-port"
+            f" {options.own_port} on: a gateway's own port is another"
+        )
+    return None
+
+
+def _said_by_the_file(options: Options) -> str | None:
     if options.models and (options.engines > 1 or options.engine == "thread"):
         return (
             "--models goes with engines in processes, and says in the file how many of each there are: leave"
             " --engines and --engine out"
         )
+    if options.models and (options.model_name or options.adapter):
+        return (
+            "--models says in the file what each model is called, and which adapters it has: leave"
+            " --model-name and --adapter out"
+        )
+    return None
+
+
+def _engines_at_odds(options: Options) -> str | None:
     if (options.fleet == "ray") != bool(options.ray) or (options.ray and options.engine_addresses):
         return (
             "--fleet ray and --ray belong together, and say where all engines are: give both and no"

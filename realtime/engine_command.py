@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,12 @@ from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
-from realtime.bind import StartupError, bind, tell
+from realtime.bind import StartupError, bind, check_tellable, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
 from realtime.fleet.place import NEEDS_GRPC, PlaceError
-from realtime.fleet.places import engine_options, token_in
+from realtime.fleet.places import check_names, engine_options, token_in
 from realtime.observability import logs
 
 
@@ -27,6 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         token = token_in(options.token_file)
         if options.token_file and not token:
             raise PlaceError(f"the file {options.token_file} holds no token")
+        check_names(options)
+        check_tellable(options.address_file)
         address = Address(options.listen)
         with _bound(address) as bound:
             _listen(options, _door(options, address, bound), token)
@@ -37,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _listen(options: ListenOptions, door: Door, token: str) -> None:
+    # As SIGTERM it ends a load at once: libraries on their way make anything of an exception that comes then.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # They bring torch with them: only once it is known that there is something to do.
     from engine.listening.listen import listen
     from engine.model.preflight import ModelError

@@ -102,6 +102,8 @@ def _edited(path: Path, *, must_be: bool = False) -> Iterator[KeyFile]:
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
+        if path.exists() and not path.is_file():  # which would be replaced: a device, for everybody
+            raise KeysCommandError(f"{path} is no file: name one that is to hold the keys")
         there = path.exists() and path.stat().st_size > 0
         key_file = read(path) if must_be or there else KeyFile()
         yield key_file

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
@@ -43,6 +45,20 @@ class Server(uvicorn.Server):
         self._ending = ending
         self._end: asyncio.Task[None] | None = None
         self._acceptors: list[Acceptor] = []
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does, but that whoever was told of SIGTERM while a model was loaded is never told again:
+        behind the server a signal ends the process. There is no moment in between in which nobody is told."""
+        signal.signal(signal.SIGTERM, self.handle_exit)
+        interrupted = signal.signal(signal.SIGINT, self.handle_exit)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, interrupted)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in reversed(self._captured_signals):  # a second one
+            signal.raise_signal(number)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # which would accept by itself, and log each time that it cannot

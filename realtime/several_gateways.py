@@ -24,7 +24,7 @@ from typing import Any
 
 from engine.model.with_parent import with_this_process
 from realtime.backoff import Backoff
-from realtime.bind import StartupError, bind, host_and_port, tell
+from realtime.bind import StartupError, bind, greet, host_and_port, tell
 from realtime.certificates import Certificates
 from realtime.config import PREFIX, ListenOptions, ModelOptions, Options, spelled
 from realtime.fleet import models_file, places
@@ -229,7 +229,7 @@ async def keep(options: Options) -> int:
                 return 128 + signals[0]
             said = await starting
             tell(options.address_file, host_and_port(options.host, port))
-            print(said, flush=True)
+            greet(said)
             await waiting
             several.drain()
             await several.drained()
@@ -244,7 +244,7 @@ def _models(options: Options) -> list[ModelEntry]:
     try:
         models = models_file.entries(options)
         if options.fleet == "embedded":
-            places.check_unscaled(models)
+            places.check_own(options, models)
     except PlaceError as problem:
         raise StartupError(str(problem)) from None
     for entry in models:

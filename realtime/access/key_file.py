@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import string
-import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,12 +16,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from realtime.tenants.allowance import Allowance
+from realtime.toml_text import NotTomlError, tables_of
 
 ALPHABET = string.ascii_letters + string.digits  # a double click selects all of it, and no URL escapes it
 KEY_LENGTH = 43  # 256 bits
 
-Name = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}$")]
-Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+# Not `$`, which a line's end may follow.
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 HEADER = """\
 # The keys of a Midstream server, as digests (SHA-256). A running server notices when this file changes.
@@ -77,16 +78,18 @@ def digest(key: str) -> str:
 
 def read(path: Path) -> KeyFile:
     try:
-        content = path.read_text(encoding="utf-8")
-        tables = tomllib.loads(content)
+        content = path.read_bytes()
+        tables = tables_of(content)
         file = msgspec.convert(tables, KeyFile)
     except OSError as error:
         raise KeyFileUnreadableError(f"the key file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
-        raise KeyFileError(f"the key file {path} is not TOML") from None
+    except NotTomlError as error:
+        at = f", at {error.where}" if error.where else ""
+        raise KeyFileError(f"the key file {path} is not TOML{at}") from None
     except msgspec.ValidationError as error:
         raise KeyFileError(f"the key file {path} is not right: {error}") from None
-    _check_whole(path, content, tables)
+    _check_whole(path, content.decode(), tables)
+    _check_each_once(path, file)
     return file
 
 
@@ -96,6 +99,15 @@ def _check_whole(path: Path, content: str, tables: dict[str, Any]) -> None:
         raise KeyFileError(f"the key file {path} was cut short: it lacks its last line, `{END}`")
     if "keys" not in tables:
         raise KeyFileError(f"the key file {path} is empty: one that is to hold no key says so by `[keys]`")
+
+
+def _check_each_once(path: Path, file: KeyFile) -> None:
+    """Whose a key is that stands there twice cannot be told, and who revokes it by one name has it live on by
+    the other."""
+    names: dict[str, str] = {}
+    for name, entry in file.keys.items():
+        if (other := names.setdefault(entry.digest, name)) != name:
+            raise KeyFileError(f'the key file {path} has one key twice, as "{other}" and as "{name}"')
 
 
 def text(file: KeyFile) -> str:

@@ -7,7 +7,6 @@ the file and the key.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from realtime.config import ModelOptions, Options, option_of_a_model
 from realtime.fleet.place import PlaceError
+from realtime.toml_text import NotTomlError, tables_of
 
 NAME = r"[\w.:-][\w.:/-]{0,127}"
 UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -51,10 +51,10 @@ def entries(options: Options) -> list[ModelEntry]:
         name = options.model_name or Path(options.model).name
         return [ModelEntry(name, options, options.tool_format, replicas=options.engines)]
     try:
-        tables = tomllib.loads(Path(options.models).read_text(encoding="utf-8"))
+        tables = tables_of(Path(options.models).read_bytes())
     except OSError as error:
         raise PlaceError(f"the file {options.models} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NotTomlError as error:
         raise PlaceError(f"the file {options.models} is no TOML: {error}") from None
     return _Reader(options).entries(tables)
 
@@ -101,7 +101,7 @@ class _Reader:
         if not re.fullmatch(NAME, name):
             raise self._wrong(key, "a name has letters, digits and . : - _ /, at most 128 of them")
         source = table.get("source")
-        if not isinstance(source, str) or not source:
+        if not isinstance(source, str) or not source or "\0" in source:
             raise self._wrong(f"{key}.source", "it must be there: a known name, a local folder or a hub id")
         aliases = table.get("aliases", [])
         if not isinstance(aliases, list) or not all(

@@ -15,6 +15,8 @@ from pathlib import Path
 from msgspec import structs
 
 from engine import api
+from engine.model.names import check_name
+from engine.model.preflight import ModelError
 from realtime.certificates import Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
 from realtime.fleet.address import Address
@@ -26,24 +28,38 @@ from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.thread_link import ThreadLink
 from realtime.fleet.watched_engine import Connect
 
+TOY = "toy"  # of no file
+
 
 def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:
     """Those that there are to begin with, or while a model is loaded."""
     if options.fleet != "embedded":
         return listening(options)
-    check_unscaled(models)
+    check_own(options, models)
     engines = sum(entry.replicas for entry in models)
     return [place for entry in models for place in _own_places(options, entry, engines)]
 
 
-def check_unscaled(models: Sequence[ModelEntry]) -> None:
-    """Of engines that a server runs itself there are as many as the file says."""
+def check_own(options: Options, models: Sequence[ModelEntry]) -> None:
+    """Of engines that a server runs itself there are as many as the file says, and what they are to load is
+    on this machine, or may be at the hub."""
     for entry in models:
+        check_names(entry.options, f'"{entry.name}": ' if options.models else "")
         if entry.scale is not None:
             raise PlaceError(
                 f'"{entry.name}" is to have {entry.replicas} to {entry.scale.most} replicas, and only a fleet'
                 f" that Ray keeps has more or fewer by itself: say replicas = {entry.replicas}"
             )
+
+
+def check_names(options: ModelOptions, of: str = "") -> None:
+    """An engine would say the same, once it has loaded its libraries. `of`: which model, in the sentence."""
+    try:
+        for name in filter(None, (options.model, options.adapter, options.draft_model)):
+            if name != TOY:
+                check_name(name)
+    except ModelError as problem:
+        raise PlaceError(f"the engine does not start: {of}{problem}") from None
 
 
 def _own_places(options: Options, entry: ModelEntry, engines: int) -> Iterator[EnginePlace]:

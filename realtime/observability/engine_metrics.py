@@ -3,19 +3,18 @@ one is replaced."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from engine import api
+from realtime.observability.engine_totals import EngineTotals
 from realtime.observability.histograms import Histogram
 
 _STEP = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
-# Totals that an engine counts from its own start on: what each is called, and what it says.
+# Totals that an engine counts: what each is called, and what it says.
 _TOTALS = {
     "tokens_total": ("midstream_tokens", "Tokens decoded by the engine"),
     "evictions_total": ("midstream_kv_evictions", "Idle sequences evicted"),
@@ -40,8 +39,7 @@ _DRAFTS = {
 
 class EngineMetrics:
     def __init__(self) -> None:
-        self._stats: dict[int, api.Stats] = {}  # of those that serve: those of the last step
-        self._before = Counter[str]()  # totals of engines that are gone
+        self._totals = EngineTotals()
         self._restarts = 0
         self._hellos: dict[str, api.Hello] = {}  # of each model, of the engine that came last
         self._models: dict[int, str] = {}  # of those that serve
@@ -52,11 +50,12 @@ class EngineMetrics:
         self._decode, self._prefill = self._batches.of("decode"), self._batches.of("prefill")
 
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
-        self._hellos[hello.model], self._stats[engine] = hello, api.Stats()
-        self._models[engine] = hello.model
+        self._totals.engine_ready(engine, hello)
+        self._hellos[hello.model], self._models[engine] = hello, hello.model
 
-    def stepped(self, engine: int, stats: api.Stats) -> None:
-        self._stats[engine] = stats
+    def stepped(self, engine: int, output: api.StepOutput) -> None:
+        self._totals.stepped(engine, output)
+        stats = output.stats
         self._computed["prefill"] += stats.prefill_tokens
         self._computed["decode"] += stats.decode_rows
         if stats.decode_rows:
@@ -68,45 +67,40 @@ class EngineMetrics:
 
     def engine_lost(self, engine: int, *, dismissed: bool) -> None:
         self._restarts += not dismissed
-        stats = self._stats.pop(engine)
+        self._totals.engine_lost(engine)
         self._models.pop(engine, None)
-        for name in (*_TOTALS, *chain(*_DRAFTS)):
-            self._before[name] += getattr(stats, name)
 
     def families(self) -> Iterable[Metric]:
         yield self._steps.family()
         yield self._batches.family()
         yield self._tokens()
         for field, (name, help_) in _TOTALS.items():
-            yield CounterMetricFamily(name, help_, value=self._total(field))
+            yield CounterMetricFamily(name, help_, value=self._totals.of(field))
         yield from self._drafts()
         yield CounterMetricFamily(
             "midstream_engine_restarts",
             "Times that an engine that served has died or left by itself",
             value=self._restarts,
         )
-        yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._stats))
+        yield GaugeMetricFamily("midstream_engines", "Engines that serve", value=len(self._models))
         yield self._by_model()
-        rows = self._sum("decode_rows")
+        rows = self._totals.now("decode_rows")
         yield GaugeMetricFamily("midstream_batch_rows", "Rows that decoded in the last step", value=rows)
         yield self._blocks()
-        held = self._sum("kv_host")
+        held = self._totals.now("kv_host")
         yield GaugeMetricFamily("midstream_kv_host_blocks", "Blocks kept in the host's memory", value=held)
         yield GaugeMetricFamily(
             "midstream_grammar_states",
             "Memory of grammars, in lexer states of 1.5 KB, beyond the first of each",
-            value=self._sum("grammar_states"),
+            value=self._totals.now("grammar_states"),
         )
         yield self._info()
-
-    def _total(self, field: str) -> int:
-        return self._before[field] + self._sum(field)
 
     def _drafts(self) -> Iterable[Metric]:
         for (every, by_model), (name, help_) in _DRAFTS.items():
             drafts = CounterMetricFamily(name, help_, labels=["kind"])
-            drafts.add_metric(["lookup"], self._total(every) - self._total(by_model))
-            drafts.add_metric(["model"], self._total(by_model))
+            drafts.add_metric(["lookup"], self._totals.of(every) - self._totals.of(by_model))
+            drafts.add_metric(["model"], self._totals.of(by_model))
             yield drafts
 
     def _tokens(self) -> Metric:
@@ -119,11 +113,8 @@ class EngineMetrics:
     def _blocks(self) -> Metric:
         blocks = GaugeMetricFamily("midstream_kv_blocks", "Blocks of the KV cache", labels=["state"])
         for state in ("used", "cached", "free"):
-            blocks.add_metric([state], self._sum(f"kv_{state}"))
+            blocks.add_metric([state], self._totals.now(f"kv_{state}"))
         return blocks
-
-    def _sum(self, count: str) -> int:
-        return sum(getattr(stats, count) for stats in self._stats.values())
 
     def _info(self) -> Metric:
         names = ["model", "device", "dtype", "attention"]

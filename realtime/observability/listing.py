@@ -18,6 +18,7 @@ from engine import api
 from midstream.protocol import PauseReason
 from realtime.hub.observers import Observer, Route, StreamOrigin
 from realtime.hub.placement import Placement
+from realtime.observability.engine_totals import EngineTotals
 from realtime.pieces import Pieces, batches
 from realtime.stream.states import State
 from realtime.stream.stream import Stream
@@ -119,7 +120,7 @@ class ListingObserver(Observer):
         self._tracked: dict[int, TrackedStream] = {}
         self._models: dict[str, None] = {}  # that were served
         self._kv_tokens: dict[int, int] = {}  # of engines that serve: that each holds
-        self._stats: dict[int, api.Stats] = {}  # of engines that serve: those of the last step
+        self._counted = EngineTotals()
         self._rate = TokenRate(clock())
         self._noted = clock()
         self._placement: Placement | None = None
@@ -128,11 +129,12 @@ class ListingObserver(Observer):
 
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
         self._models[hello.model] = None
-        self._stats[engine], self._kv_tokens[engine] = api.Stats(), hello.kv_tokens
-        self._rate = TokenRate(self._clock())
+        self._counted.engine_ready(engine, hello)
+        self._kv_tokens[engine] = hello.kv_tokens
 
     def engine_lost(self, engine: int, *, dismissed: bool = False) -> None:
-        del self._stats[engine], self._kv_tokens[engine]
+        self._counted.engine_lost(engine)
+        del self._kv_tokens[engine]
 
     def placed(self, placement: Placement) -> None:
         self._placement = placement
@@ -141,12 +143,13 @@ class ListingObserver(Observer):
         self._tracked[stream.number] = TrackedStream(stream, origin, now, TokenRate(now))
 
     def delivered(self, engine: int, output: api.StepOutput) -> None:
-        if engine not in self._stats:
+        if engine not in self._kv_tokens:
             return  # it has gone meanwhile
-        self._stats[engine], now = output.stats, self._clock()
+        self._counted.stepped(engine, output)
+        now = self._clock()
         if now - self._noted >= NOTED_EVERY_S:
             self._noted = now
-            self._rate.note(now, self._sum("tokens_total"))
+            self._rate.note(now, self._counted.of("tokens_total"))
             for one in self._tracked.values():
                 one.rate.note(now, one.stream.counts.decoded)
 
@@ -191,10 +194,10 @@ class ListingObserver(Observer):
         used, cached, free = map(self._tokens, ("kv_used", "kv_cached", "kv_free"))
         return Totals(
             models=list(self._models),
-            engine=bool(self._stats),
+            engine=bool(self._kv_tokens),
             connections=connections,
-            batch_rows=self._sum("decode_rows") + self._sum("prefill_rows") if busy else 0,
-            tokens_per_s=self._rate.rate(self._clock(), self._sum("tokens_total")) if busy else 0.0,
+            batch_rows=self._counted.now("decode_rows") + self._counted.now("prefill_rows") if busy else 0,
+            tokens_per_s=self._rate.rate(self._clock(), self._counted.of("tokens_total")) if busy else 0.0,
             kv_used_tokens=used,
             kv_cached_tokens=cached,
             kv_free_tokens=free,
@@ -204,12 +207,8 @@ class ListingObserver(Observer):
     def _tokens(self, blocks: str) -> int:
         """In the blocks of all engines that are counted so."""
         tokens = 0
-        for engine, stats in self._stats.items():
+        for engine, stats in self._counted.latest.items():
             # One may hold its tokens' share of some layers alone.
             all_blocks = max(1, stats.kv_used + stats.kv_cached + stats.kv_free)
             tokens += getattr(stats, blocks) * self._kv_tokens[engine] // all_blocks
         return tokens
-
-    def _sum(self, count: str) -> int:
-        """Of all engines."""
-        return sum(getattr(stats, count) for stats in self._stats.values())

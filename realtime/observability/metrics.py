@@ -102,7 +102,7 @@ class Metrics(Observer):
         self._usage.started(origin.tenant, stream)
 
     def stepped(self, engine: int, output: api.StepOutput, now: float) -> None:
-        self._engine.stepped(engine, output.stats)
+        self._engine.stepped(engine, output)
         self._discarded += output.stats.discarded
         self._times.stepped(engine, output, now)
 
@@ -144,23 +144,24 @@ class Metrics(Observer):
     # -- asked by Prometheus ---------------------------------------------------------------------
 
     def text(self) -> Pieces[bytes]:
-        states, decoded = Counter[str](), Counter[str]()
+        states, decoded, ended = Counter[str](), Counter[str](), self._usage.ended()
         for some in batches([*self._live.values()], LOOKED_AT):
             for stream, origin in some:
                 states[stream.state] += 1
                 decoded[origin.tenant] += stream.counts.decoded
             yield
         text = b""
-        for metric in self._families(states, decoded):
+        usage = self._usage.families(ended, decoded)
+        for metric in self._families(states, usage):
             text += generate_latest(Family(metric))
             yield
         return text
 
-    def _families(self, states: Counter[str], decoded: Counter[str]) -> Iterable[Metric]:
+    def _families(self, states: Counter[str], usage: Iterable[Metric]) -> Iterable[Metric]:
         yield _streams(states)
         yield from self._times.families()
         yield from self._engine.families()
-        yield from self._usage.families(decoded)
+        yield from usage
         if self._placement is not None:
             yield from fleet_metrics.families(self._placement)
         yield from (histogram.family() for histogram in (self._steps, self._seconds, self._lag))

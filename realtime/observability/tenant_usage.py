@@ -33,13 +33,18 @@ class TenantUsage:
     def finished(self, tenant: str, stream: Stream) -> None:
         self._output[self._names[tenant]] += stream.counts.decoded
 
-    def families(self, decoded: Mapping[str, int]) -> Iterable[Metric]:
-        """`decoded`: tokens of the streams that live, by tenant."""
+    def ended(self) -> Counter[str]:
+        """What streams decoded that have ended by now. Whoever looks at those that live piece by piece asks
+        before the first piece: one that ends meanwhile would count twice, and the total go back later."""
+        return self._output.copy()
+
+    def families(self, ended: Mapping[str, int], decoded: Mapping[str, int]) -> Iterable[Metric]:
+        """`decoded`: tokens of the streams that lived then, by tenant."""
         streams = CounterMetricFamily("midstream_tenant_streams", "Streams started", labels=["tenant"])
         tokens = CounterMetricFamily(
             "midstream_tenant_tokens", "Tokens of prompts, and decoded", labels=["tenant", "kind"]
         )
-        output = self._output.copy()
+        output = Counter[str](ended)
         for tenant, tokens_decoded in decoded.items():
             output[self._names[tenant]] += tokens_decoded
         for name, count in self._streams.items():

@@ -120,6 +120,15 @@ def test_an_option_that_is_not_right_ends_it_with_status_2() -> None:
     assert "--port is '70000'; it must be a whole number from 0 to 65535" in failed.stderr
 
 
+async def test_a_variable_of_other_servers_is_none_of_ours(
+    monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "many")
+    served = await asyncio.to_thread(serve)
+    served.tell()
+    assert served.ended() == 0
+
+
 # -- the end ---------------------------------------------------------------------------------------
 
 

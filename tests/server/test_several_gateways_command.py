@@ -126,6 +126,19 @@ def test_what_cannot_start_says_why_in_a_line(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         wrong = run("--gateways", "2", "--model", "toy", "--port", str(port))
         assert wrong.stderr == f"midstream: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+    own = free_ports(2)
+    with socket.create_server(("127.0.0.1", own + 1)):
+        wrong = run("--gateways", "2", "--model", "toy", "--port", "0", "--own-port", str(own))
+        assert (
+            wrong.stderr == f"midstream: cannot listen on 127.0.0.1 port {own + 1}: Address already in use\n"
+        )
+    none = tmp_path / "none"
+    wrong = run("--gateways", "2", "--model", "toy", "--keys-file", str(none))
+    assert wrong.stderr == f"midstream: the key file {none} cannot be read: No such file or directory\n"
+    wrong = run("--gateways", "2", "--model", "toy", "--address-file", str(none / "address"))
+    assert (
+        wrong.stderr == f"midstream: the file {none}/address cannot be written: No such file or directory\n"
+    )
     models = tmp_path / "models.toml"
     models.write_text('[models.toy]\nsource = "toy"\nkeep_alive = "5m"\n')
     wrong = run("--gateways", "2", "--models", str(models))

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
-from realtime.bind import bind, welcome
+import pytest
+
+from realtime.bind import StartupError, bind, check_tellable, welcome
 
 
 async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
@@ -30,3 +36,29 @@ def test_a_server_without_keys_says_so_in_a_line() -> None:
         open_to_all, locked = (welcome(listening, "toy", keyless=keyless) for keyless in (True, False))
     (line,) = set(open_to_all.splitlines()) - set(locked.splitlines())
     assert line == "It has no keys: whoever reaches it may use it, as an admin. See --keys-file."
+
+
+def test_a_file_for_the_address_that_cannot_be_written_is_said_before_there_is_one(tmp_path: Path) -> None:
+    check_tellable("")
+    check_tellable(str(tmp_path / "address"))
+    assert list(tmp_path.iterdir()) == [], "it is not there before the server is"
+    for file, why in (
+        (tmp_path / "none" / "address", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+    ):
+        with pytest.raises(StartupError, match=f"the file {re.escape(str(file))} cannot be written: {why}"):
+            check_tellable(str(file))
+    assert list(tmp_path.parent.glob("*.new")) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")
+def test_a_greeting_that_nobody_can_take_is_a_line_in_the_log() -> None:
+    script = "from realtime.bind import greet; greet('hello'); print('and on')"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "standard output cannot be written: No space left on device\n",
+    )

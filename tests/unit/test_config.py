@@ -130,6 +130,16 @@ def test_a_reader_is_asked_before_its_window_is_full(capsys: pytest.CaptureFixtu
     assert parse(["--auto-credit-window", "8", "--ack-every", "8"], {}).ack_every == 8
 
 
+@pytest.mark.parametrize("own", [8000, 7998])
+def test_a_gateways_own_port_is_not_the_common_one(capsys: pytest.CaptureFixture[str], own: int) -> None:
+    words = ["--port", "8000", "--gateways", "3", "--own-port"]
+    said = refusal(capsys, [*words, str(own)], {})
+    assert f"--port is 8000, and so is one of the 3 from --own-port {own} on" in said
+    for right in (7997, 8001):
+        assert parse([*words, str(right)], {}).own_port == right
+    assert parse(["--port", "0", "--own-port", "8000"], {}).port == 0
+
+
 # -- who may reach it ------------------------------------------------------------------------------
 
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import uvicorn
+
+from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
 from realtime.hub.observers import Caller, Observer
-from realtime.server import let_finish
+from realtime.server import Server, let_finish
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
@@ -37,6 +43,33 @@ async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> 
     endpoints = SimpleNamespace(open={"failing": failing, "slow": slow})
     await let_finish(SimulatedServer(SIZE).hub, None, endpoints, grace_s=1, hands_over=False)  # type: ignore[arg-type]
     assert slow.closed
+
+
+async def test_a_signal_always_has_somebody_to_hear_it_from_the_load_to_the_servers_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a container's first process one that nobody hears is lost, and else it ends the server at once."""
+    told, heard, set_handler = list[str](), asyncio.Event(), signal.signal
+
+    def note(number: int, handler: Any) -> Any:
+        if number == signal.SIGTERM:
+            told.append(getattr(handler, "__name__", str(handler)))
+        return set_handler(number, handler)
+
+    async def ending() -> None:
+        heard.set()
+
+    interrupted = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(signal, "signal", note)
+    with _cancelled_by_sigterm():
+        server = Server(uvicorn.Config(lambda: None, log_config=None), ending)
+        with server.capture_signals():
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(heard.wait(), 30)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "it has nothing left to end in good order"
+        assert signal.getsignal(signal.SIGINT) is interrupted
+    assert told == ["<lambda>", "handle_exit", str(signal.SIG_DFL), str(signal.SIG_DFL)]
+    assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
 
 
 class Peer(FakeWebSocket):

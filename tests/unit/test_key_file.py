@@ -152,6 +152,14 @@ def test_a_folder_that_is_not_there_is_said_so(tmp_path: Path, capsys: Capture) 
     assert "cannot be written: No such file" in capsys.readouterr().err
 
 
+def test_what_is_no_file_is_not_replaced_by_one(file: Path, capsys: Capture) -> None:
+    """As a device, which is everybody's."""
+    os.mkfifo(file)
+    assert command(file, "add", "alice") == 1
+    assert f"{file} is no file" in capsys.readouterr().err
+    assert file.is_fifo()
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -236,7 +244,7 @@ def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
     key = added(file, capsys, "alice")
     ring = Keyring(file)
     whole = file.read_text()
-    for broken in ("", "[keys", None):
+    for broken in ("", "[keys", "x = " + "[" * 20_000, None):
         caplog.clear()
         if broken is None:
             file.unlink()
@@ -286,11 +294,11 @@ def test_a_file_that_could_not_be_opened_for_a_moment_is_read_when_it_can(
     ring = Keyring(file)
     command(file, "revoke", "alice")
 
-    def no_descriptor(*_: object, **__: object) -> str:
+    def no_descriptor(*_: object, **__: object) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_text", no_descriptor)
+        patched.setattr(Path, "read_bytes", no_descriptor)
         assert ring.holder(key) is not None
     assert ring.holder(key) is None
 
@@ -305,8 +313,11 @@ def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pyte
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("keys", "is not TOML"),
-        ("\udcff", "is not TOML"),
+        ("keys", "is not TOML, at end of document"),
+        ("[keys]\nx == 1", "is not TOML, at line 2, column 4"),
+        ("[keys]\n\udcff", "is not TOML, at line 2"),
+        ("[keys]\nx = " + "[" * 20_000, "is not TOML"),
+        ("[keys]\nx = " + "1" * 5_000, "is not TOML"),
         ("[keys.a]\ntenant = 'a'", "`digest`"),
         (f"[keys.a]\ntenant = 'a b'\ndigest = '{DIGEST}'", "tenant"),
         ("[keys.a]\ntenant = 'a'\ndigest = 'ms_CANARY'", "digest"),
@@ -318,6 +329,13 @@ def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pyte
         ("[tenant.a]\n", "tenant"),
         ("", "one that is to hold no key says so by `[keys]`"),
         ("[tenants.a]\nmax_streams = 3", "one that is to hold no key says so by `[keys]`"),
+        (f'[keys."a\\n"]\ntenant = "a"\ndigest = "{DIGEST}"', "keys"),
+        (f'[keys.a]\ntenant = "a\\n"\ndigest = "{DIGEST}"', "tenant"),
+        (f'[keys.a]\ntenant = "a"\ndigest = "{DIGEST}\\n"', "digest"),
+        (
+            "".join(f'[keys.{name}]\ntenant = "{name}"\ndigest = "{DIGEST}"\n' for name in "ab"),
+            'as "a" and as "b"',
+        ),
         (f"{HEADER}[keys]", "it lacks its last line, `# The end of the keys.`"),
     ],
 )

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.routing import Route
 from starlette.testclient import TestClient
@@ -106,6 +107,20 @@ def test_a_rate_is_that_of_the_last_moment_and_not_of_the_whole_life(watched: Wa
     totals = watched.all().server
     assert totals is not None
     assert totals.tokens_per_s == 8
+
+
+def test_an_engine_that_comes_or_goes_is_no_leap_of_the_rate(watched: Watched) -> None:
+    watched.reader.send(endless(credit=Credit(limit=4000)))
+    watched.ticks(30, 0.5)
+    watched.listings.engine_ready(1, replace(HELLO, keeper=b"1"))
+    watched.listings.delivered(1, api.StepOutput(1, [], api.Stats(tokens_total=1_000_000)))
+    for lost in (False, True):
+        if lost:
+            watched.listings.engine_lost(1)
+        watched.ticks(1, 0.5)
+        totals = watched.all().server
+        assert totals is not None
+        assert 0 < totals.tokens_per_s <= 4
 
 
 def test_no_more_are_listed_than_are_asked_for_the_youngest_first(watched: Watched) -> None:

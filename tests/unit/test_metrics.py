@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine import api
@@ -21,6 +22,9 @@ from tests.fakes.simulated_client import SIZE, TENANT, endless, rest, run_out, s
 from tests.fakes.simulated_server import Clock, SimulatedServer
 from tests.server.test_metrics import documented, shape
 
+NAMES: Any = {"model": "toy", "device": "cuda:0", "dtype": "bf16", "attention": "triton"}
+HELLO = api.Hello(folder="", vocab=1, context=1, eos=[], kv_tokens=1, block=1, **NAMES)
+
 
 class Counted:
     """A server that is counted."""
@@ -29,6 +33,7 @@ class Counted:
         self.clock = Clock()
         self.metrics = Metrics()
         self.server = SimulatedServer(SIZE, clock=self.clock, observer=self.metrics)
+        self.metrics.engine_ready(0, HELLO)
         self.reader = Reader(self.server)
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -120,6 +125,24 @@ def test_a_tenants_tokens_count_while_they_come(counted: Counted) -> None:
     assert counted.value("scheduler_credit_stalls_total") == 1
 
 
+def test_a_stream_that_ends_while_it_is_told_is_not_counted_twice(counted: Counted) -> None:
+    """A total that goes back is a restart to Prometheus, and all of it a burst."""
+    counted.reader.send(start(params=Params(max_tokens=5, ignore_eos=True, temperature=0)))
+    counted.ticks(3, 0.01)
+    telling = counted.metrics.text()
+    next(telling)  # it has looked at those that live
+    rest(counted.server)
+    assert not counted.server.hub.streams
+    told = [
+        sample.value
+        for family in text_string_to_metric_families(at_once(telling).decode())
+        for sample in family.samples
+        if sample.name == "midstream_tenant_tokens_total" and sample.labels["kind"] == "output"
+    ]
+    assert 0 < told[0] < 5
+    assert counted.value("midstream_tenant_tokens_total", tenant=TENANT, kind="output") == 5
+
+
 def test_batches_are_counted_by_what_they_compute(counted: Counted) -> None:
     for name in ("a", "b"):
         counted.reader.send(endless(name, credit=Credit(limit=4)))
@@ -171,11 +194,27 @@ def test_totals_go_on_where_an_engine_was_replaced(counted: Counted) -> None:
     assert counted.value("midstream_engine_restarts_total") == 1
     assert counted.value("midstream_tokens_total") == 3
     assert counted.value("midstream_kv_blocks", state="used") == 0
+    counted.metrics.engine_ready(0, HELLO)
     counted.server.revive_engine()
     counted.reader.send(protocol.Grant(request_id="a", limit=5))
     rest(counted.server)
     assert counted.value("midstream_tokens_total") == 5
     assert counted.values("stream_retries_total", "reason")["engine"] == 1
+
+
+def test_an_engine_that_computed_for_others_before_leaps_no_total(counted: Counted) -> None:
+    """Nor one whose connection was lost, and that comes back: it counts from its own start on."""
+    listens = replace(HELLO, keeper=b"1")
+    for tokens, evictions, told in ((1_000, 50, 2), (5_000, 60, 4)):
+        counted.metrics.engine_ready(1, listens)
+        assert counted.value("midstream_tokens_total") == told - 2
+        for ours in ([7, 7], []):
+            stats = api.Stats(tokens_total=tokens, evictions_total=evictions)
+            news = [api.News(1, tokens=ours)] if ours else []
+            counted.metrics.stepped(1, api.StepOutput(1, news, stats), counted.clock())
+        assert counted.value("midstream_tokens_total") == told
+        counted.metrics.engine_lost(1)
+    assert counted.value("midstream_kv_evictions_total") == 0
 
 
 def test_an_engine_that_is_wanted_no_more_is_no_restart(counted: Counted) -> None:
@@ -194,11 +233,12 @@ def test_an_engine_that_is_wanted_no_more_is_no_restart(counted: Counted) -> Non
 )
 def test_what_an_engine_holds_is_shown_while_it_lives(name: str, stats: api.Stats) -> None:
     metrics = EngineMetrics()
+    metrics.engine_ready(0, HELLO)
 
     def shown() -> list[float]:
         return [each.samples[0].value for each in metrics.families() if each.name == name]
 
-    metrics.stepped(0, stats)
+    metrics.stepped(0, api.StepOutput(1, [], stats))
     assert shown() == [7]
     metrics.engine_lost(0, dismissed=False)
     assert shown() == [0]
@@ -223,10 +263,7 @@ def test_there_are_never_more_labels_than_are_bounded_for(counted: Counted) -> N
 
 
 def test_the_engine_that_runs_is_named(counted: Counted) -> None:
-    names: Any = {"model": "toy", "device": "cuda:0", "dtype": "bf16", "attention": "triton"}
-    hello = api.Hello(folder="", vocab=1, context=1, eos=[], kv_tokens=1, block=1, **names)
-    counted.metrics.engine_ready(0, hello)
-    assert counted.value("midstream_engine_info", **names) == 1
+    assert counted.value("midstream_engine_info", **NAMES) == 1
 
 
 def test_lateness_of_the_event_loop_is_counted(counted: Counted) -> None:

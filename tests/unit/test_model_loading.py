@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +20,7 @@ from engine.model.default_model import DEFAULT_MODEL
 from engine.model.devices import available_memory
 from engine.model.facts import describe
 from engine.model.loading import load
-from engine.model.names import resolve
+from engine.model.names import check_name, resolve
 from engine.model.preflight import SUPPORTED, ModelError, check_folder, parameter_count
 from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.tiny_models import ARCHITECTURES, WINDOW, tiny_folder, tiny_model
@@ -294,6 +296,21 @@ def test_the_default_name_is_the_default_model(folder: Path, monkeypatch: pytest
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(ModelError, match="no folder or GGUF file here, no hub id"):
         resolve(name)
+
+
+def test_a_name_that_may_be_a_hub_id_is_not_refused_by_its_looks() -> None:
+    for name in ("owner/none", "owner/none/file.gguf", DEFAULT_MODEL):
+        check_name(name)
+
+
+@pytest.mark.parametrize("why", [errno.EACCES, errno.ENAMETOOLONG])
+def test_what_cannot_be_looked_at_is_said_so(why: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Path) -> bool:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(ModelError, match=f"/root/model cannot be looked at: {os.strerror(why)}"):
+        resolve("/root/model")
 
 
 def test_a_hub_id_is_fetched_without_pickles_and_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

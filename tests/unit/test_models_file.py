@@ -106,6 +106,10 @@ def test_replicas_may_come_and_go_by_a_scale(tmp_path: Path) -> None:
     ("text", "why"),
     [
         ("models", "is no TOML"),
+        ("models = " + "[" * 20_000, "is no TOML: it is nested too deep"),
+        ("models = " + "1" * 5_000, "is no TOML: a number in it is too long"),
+        ('[models.a]\nsource = "a\\u0000b"', "models.a.source: it must be there"),
+        ('[models.a]\nsource = "toy"\ndraft_model = "a\\u0000b"', "models.a.draft_model: it is 'a\\x00b'"),
         ("", "models: there is no model: each is a table [models.NAME]"),
         ("port = 1", "port: it is none that this file may have"),
         ("[models]\na = 1", "models.a: it must be a table"),
@@ -166,7 +170,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         entries(Options(models=str(tmp_path / "none.toml")))
 
 
-@pytest.mark.parametrize("more", [["--engines", "2"], ["--engine", "thread"]])
-def test_how_many_engines_there_are_is_said_in_the_file(more: list[str]) -> None:
+@pytest.mark.parametrize(
+    "more",
+    [["--engines", "2"], ["--engine", "thread"], ["--model-name", "a"], ["--adapter", "/srv/lora"]],
+    ids=str,
+)
+def test_what_the_file_says_no_option_does(more: list[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["--models", "models.toml", *more], {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -99,6 +101,38 @@ def test_engines_of_ours_share_the_machines_threads() -> None:
     assert [place.name for place in one] == ["the engine"]
     assert [place.name for place in several] == ["engine 0", "engine 1", "engine 2"]
     assert all(place.ours for place in several)
+
+
+@pytest.mark.parametrize("words", [["--model"], ["--adapter"], ["--draft-model"]], ids=str)
+def test_a_model_that_is_nowhere_is_said_before_anything_is_loaded(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = str(tmp_path / "none")
+    why = f"the engine does not start: no model {name}: it is no folder or GGUF file here"
+    with pytest.raises(PlaceError, match=why):
+        at_start(parse([*words, name], {}))
+    file = tmp_path / "models.toml"
+    file.write_text(f'[models.a]\nsource = "toy"\n[models.b]\nsource = "{name}"\nkeep_alive = "5m"\n')
+    with pytest.raises(PlaceError, match=f'the engine does not start: "b": no model {name}'):
+        at_start(Options(models=str(file)))
+    elsewhere = parse([*words, name, "--fleet", "static", "--engine-addresses", "gpu1:7000"], {})
+    assert len(at_start(elsewhere)) == 1, "an engine elsewhere has files of its own"
+    assert engine_command.main([*words, name, "--listen", f"unix:{tmp_path / 'engine'}"]) == 1
+    assert why in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_an_engine_that_loads_at_once_and_without_a_stack(tmp_path: Path) -> None:
+    script = """
+import signal, sys, types
+loading = types.ModuleType("engine.listening.listen")
+loading.listen = lambda *_: signal.raise_signal(signal.SIGINT)
+sys.modules[loading.__name__] = loading
+from realtime.engine_command import main
+main(["--model", "toy", "--listen", sys.argv[1]])
+"""
+    words = [sys.executable, "-c", script, f"unix:{tmp_path / 'engine'}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_an_address_is_taken_apart() -> None:

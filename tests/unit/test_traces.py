@@ -16,6 +16,8 @@ from opentelemetry.trace import StatusCode
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.__main__ import _traces
+from realtime.bind import StartupError
 from realtime.observability.traces import EVERY_STEPS, Traces
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, endless, rest, run_out, start
@@ -185,3 +187,9 @@ def test_where_opentelemetry_is_missing_the_server_says_what_to_install() -> Non
         "midstream: --traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
         "pip install ./clients/python '.[otel]'\n"
     )
+
+
+def test_what_cannot_be_as_the_surroundings_say_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
+    with pytest.raises(StartupError, match=r"OTEL_\* say: max_queue_size must be a positive integer"):
+        _traces()
