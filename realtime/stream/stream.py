@@ -99,11 +99,9 @@ class Stream:
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
         self._memory = Holding(memory)
-        self._weighed_seq = 0  # of the next event when it was last looked at what it holds
         self.model = model
         self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
         self._told_fingerprint = model.fingerprint
-        self.epoch = 0  # how often another gateway has adopted it
         self.keeping = keeping
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
@@ -263,7 +261,7 @@ class Stream:
         events = outbox.take()
         if self.credit.granted < self.credit.decode_limit:
             self._send_grant()
-        if self.final is not None or outbox.items or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
+        if self.final is not None or outbox.items or outbox.seq >= outbox.weighed_seq + WEIGHED_EVERY:
             self._update_memory()
         return events
 
@@ -297,7 +295,7 @@ class Stream:
     # -- memory ----------------------------------------------------------------------------------
 
     def _update_memory(self) -> None:
-        self._weighed_seq = self.outbox.seq
+        self.outbox.weighed_seq = self.outbox.seq
         if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
             self.outbox.shorten_history(LEAST_HISTORY_BYTES)
         self._memory.update(self.bytes, 0 if self.concluded else self._grants.promised_bytes)
@@ -617,7 +615,7 @@ class Stream:
     ) -> None:
         """Somebody listens, `anew` or again, and has all events up to `after`: the others come again. Nobody
         knows which those are that were counted in another `epoch`: a snapshot stands for all of them."""
-        is_ours = epoch == self.epoch or after < 0
+        is_ours = epoch == self.outbox.epoch or after < 0
         if not is_ours:
             self.outbox.count_from_behind(after)
         last = self.outbox.seq - 1
@@ -636,7 +634,7 @@ class Stream:
             snapshot.answered = self.outbox.answers_since(after if is_ours else None)
             missed = self.outbox.with_snapshot(snapshot, lengths)
         attached = protocol.Attached(
-            request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.epoch
+            request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.outbox.epoch
         )
         self.outbox.replay([*missed, attached])
         if self._pausing.detached:
@@ -652,9 +650,7 @@ class Stream:
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
         self._read_all()  # it says what is told, and the rest is told behind it
-        return self._told.snapshot(
-            count, model=self.model.name, fingerprint=self._told_fingerprint, epoch=self.epoch
-        )
+        return self._told.snapshot(count, model=self.model.name, fingerprint=self._told_fingerprint)
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -691,7 +687,7 @@ class Stream:
     ) -> None:
         """It is what it was at another gateway, but for whom it speaks to: an engine that knows it, and has
         heard all that was commanded but what is `unsaid`."""
-        self.epoch, self.keeping = epoch, keeping
+        self.outbox.epoch, self.keeping = epoch, keeping
         if self.concluded:
             return
         self._commands.adopt(engine, unsaid)
