@@ -23,6 +23,7 @@ from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
+from realtime.stream.answers import answer
 from realtime.stream.calls_then import calls_then
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
@@ -100,8 +101,6 @@ class Stream:
         )
         self._memory = Holding(memory)
         self.model = model
-        self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
-        self._told_fingerprint = model.fingerprint
         self.keeping = keeping
         self.tenant = tenant  # by the number that engines know
         self._requested_params = context.params  # when everything that was requested has taken effect
@@ -112,12 +111,20 @@ class Stream:
         self._grants = Grants(number, self.credit, context, self.outbox, self._commands, self._memory)
         self._grants.expect(context.params.reasoning_tokens)
         self._cancelling = Cancelling()
-        self._pausing = Pausing()
-        self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
-        self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._stopwatch = Stopwatch(now)
+        self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
+        self._pausing = Pausing(
+            self.outbox,
+            context.output,
+            self._commands,
+            self._tools,
+            self._guarding,
+            self._stopwatch,
+            model.fingerprint,
+        )
+        self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
-        self._emit(
+        self.outbox.put(
             protocol.Started(
                 request_id=self.request_id,
                 ref=start.ref,
@@ -132,7 +139,8 @@ class Stream:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self._grants.begin()
         if engine is None:
-            self._pause("loading", len(self.output), now, eta_ms=eta_ms)
+            self._pausing.pause("loading", len(self.output), now, eta_ms=eta_ms)
+            self._check_transition()
         else:
             self.submit(engine, now)
         self._close_reasoning()
@@ -169,7 +177,7 @@ class Stream:
     @property
     def fingerprint(self) -> str | None:
         """Of the engine that computed it last, if one has."""
-        return self._fingerprint
+        return self._pausing.fingerprint
 
     @property
     def is_kept(self) -> bool:
@@ -457,7 +465,7 @@ class Stream:
                 )
             except Refusal as refusal:
                 event = refusal.event(self.request_id, asked.ref)
-            self._emit(event, asked)
+            answer(self.outbox, asked, event)
             self._commands.drop_first()
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
@@ -650,16 +658,15 @@ class Stream:
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
         self._read_all()  # it says what is told, and the rest is told behind it
-        return self._told.snapshot(count, model=self.model.name, fingerprint=self._told_fingerprint)
+        return self._told.snapshot(count, model=self.model.name, fingerprint=self._pausing.told_fingerprint)
 
     # -- engines ---------------------------------------------------------------------------------
 
     def submit(self, engine: Computing, now: float, *, yields: bool = False) -> None:
-        """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
-        may go on otherwise than it would have, its listener hears of it. `yields`: to others."""
-        self._fingerprint = engine.fingerprint
-        if engine.fingerprint != self._told_fingerprint and self._pausing.reason is None:
-            self._pause("engine", len(self.output), now)
+        """To an engine that does not know it: all that stands, and the commands that had no reply. `yields`:
+        to others."""
+        self._pausing.move_to(engine.fingerprint, now)
+        self._check_transition()
         keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
         if keep is None:
             self.keeping = None
@@ -703,7 +710,7 @@ class Stream:
             paused = protocol.Paused(
                 request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
             )
-            self._emit(paused)
+            self.outbox.put(paused)
 
     def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew.
@@ -715,7 +722,8 @@ class Stream:
         if self._cancelling.asked and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif not (self._pausing.reason or self.concluded or lacks_credit) and self._stopwatch.admitted:
-            self._pause("engine", len(self.output), now)
+            self._pausing.pause("engine", len(self.output), now)
+            self._check_transition()
         elif self._pausing.reason == "memory":
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
 
@@ -777,7 +785,8 @@ class Stream:
         if held:
             self._told.cut(len(self.output) - 1)  # the end token: the turn is open yet
             if self._pausing.reason is None:  # before what commands did: they came behind that token
-                self._pause("tool_call", len(self.output), now)
+                self._pausing.pause("tool_call", len(self.output), now)
+                self._check_transition()
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending is not None and pending.wants_reply]
         if held:
@@ -844,7 +853,7 @@ class Stream:
             self.counts.cached = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
         if self._pausing.reason in ("engine", "loading"):
-            self._resume(len(self.output), len(self.context) - 1 - found, now)
+            self._pausing.resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
     def _receive_more(
@@ -862,15 +871,17 @@ class Stream:
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
         if isinstance(change, api.Paused):
-            self._pause("memory", change.index, now)
+            self._pausing.pause("memory", change.index, now)
         elif isinstance(change, api.Resumed):
-            self._resume(change.index, change.recomputed, now)
+            self._pausing.resume(change.index, change.recomputed, now)
+        self._check_transition()
 
     def _receive_reply(self, change: api.AnyChange, now: float) -> PendingCommand | None:
         """Returns what took effect."""
         pending = self._commands.pop_replied()
         if isinstance(change, api.Paused | api.Resumed):
-            self._receive_pause_or_resume(change, pending, now)
+            self._pausing.take(change, pending, now)
+            self._check_transition()
             return pending
         if pending.verdict is not None:
             self._guarding.gone_back(pending.verdict, change.index)
@@ -878,7 +889,7 @@ class Stream:
         event = self._take_effect(pending, change, now)
         if event is None:
             return None
-        self._emit(event, pending)
+        answer(self.outbox, pending, event)
         self._put_beside(change.index, "")
         changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
         if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
@@ -926,20 +937,6 @@ class Stream:
         """One was amended: where it waits for results the model closes it first."""
         if self._pausing.ends_with_results:
             self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
-    def _receive_pause_or_resume(
-        self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
-    ) -> None:
-        if isinstance(change, api.Resumed):
-            if not pending.silent:
-                self._resume(change.index, change.recomputed, now, pending)
-        elif pending.verdict is not None:
-            self._guarding.held_by = pending.verdict
-            self._pause("guard", change.index, now)
-        elif pending.frame is not None:
-            self._pause("client", change.index, now, pending)
-        elif not self._pausing.outlasts_listeners:  # else its memory alone has gone, while it waits
-            self._pause("detached", change.index, now, pending)
 
     @property
     def to_make(self) -> PendingCommand | None:
@@ -1053,53 +1050,6 @@ class Stream:
         """What guards did since this was asked last."""
         return self._guarding.take_acted()
 
-    # -- events ----------------------------------------------------------------------------------
-
-    def _pause(
-        self,
-        reason: PauseReason,
-        index: int,
-        now: float,
-        pending: PendingCommand | None = None,
-        eta_ms: int | None = None,
-    ) -> None:
-        self._pausing.reason = reason
-        self._tools.turn_has_ended |= reason == "tool_call"
-        self._stopwatch.pause(now)
-        ref = None if pending is None else pending.ref
-        paused = protocol.Paused(
-            request_id=self.request_id, ref=ref, index=index, reason=reason, eta_ms=eta_ms
-        )
-        self._emit(paused, pending)
-        self._check_transition()
-
-    def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
-        self._pausing.reason = None
-        self._pausing.released = self._commands.releases
-        self._tools.turn_has_ended = False
-        self._stopwatch.resume(now)
-        ref = None if pending is None else pending.ref
-        moved = self._fingerprint != self._told_fingerprint
-        self._told_fingerprint = self._fingerprint
-        self._emit(
-            protocol.Resumed(
-                request_id=self.request_id,
-                ref=ref,
-                index=index,
-                recomputed_tokens=recomputed,
-                fingerprint=self._fingerprint if moved else None,
-            ),
-            pending,
-        )
-        self._check_transition()
-
-    def _emit(self, event: Reply, pending: PendingCommand | None = None) -> None:
-        elsewhere = pending.send_reply if pending is not None and pending.wants_reply else None
-        if elsewhere is not None:
-            elsewhere(replace(event))
-        if elsewhere is None or not isinstance(event, protocol.Error):  # mistakes concern whoever made them
-            self.outbox.put(event)
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _finish(self, finish: api.Finish, now: float) -> None:
@@ -1150,7 +1100,7 @@ class Stream:
             usage=self.counts.usage(),
             timing=self._stopwatch.timing(len(self.output) - self.context.inherited, now),
         )
-        self._emit(self.final)
+        self.outbox.put(self.final)
         self._check_transition()
         self._cancelling.answer(self.final)
 
@@ -1161,7 +1111,7 @@ class Stream:
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
-                self._emit(refusal.event(self.request_id, pending.ref), pending)
+                answer(self.outbox, pending, refusal.event(self.request_id, pending.ref))
 
 
 def _is_text(frame: object) -> bool:
