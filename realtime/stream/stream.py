@@ -52,6 +52,7 @@ from realtime.stream.pending_commands import (
     Reply,
     SendReply,
 )
+from realtime.stream.reading_on import ReadingOn
 from realtime.stream.spanned_text import Call
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
@@ -122,6 +123,7 @@ class Stream:
             self._stopwatch,
             model.fingerprint,
         )
+        self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
         self.outbox.put(
@@ -367,7 +369,7 @@ class Stream:
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
-            self._read_all()
+            self._reading_on.read_all()
             frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
         match frame:
             case protocol.Pause(kv=kv):
@@ -458,7 +460,7 @@ class Stream:
                     self._commands.make(self._inject_at(asked.frame))
                     return
                 assert isinstance(asked.frame, protocol.Approve), "all others are commands"
-                self._read_all()
+                self._reading_on.read_all()
                 call = self._tools.approve(asked.frame.call_id)
                 event: Reply = protocol.Approved(
                     request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
@@ -486,7 +488,7 @@ class Stream:
         """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
         taken in when that is asked for."""
         self._check_steerable()
-        self._read_all()
+        self._reading_on.read_all()
         messages = self._tools.told_with(result, self._missing)
         return ResultInject(
             request_id=self.request_id,
@@ -657,7 +659,7 @@ class Stream:
         return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
-        self._read_all()  # it says what is told, and the rest is told behind it
+        self._reading_on.read_all()  # it says what is told, and the rest is told behind it
         return self._told.snapshot(count, model=self.model.name, fingerprint=self._pausing.told_fingerprint)
 
     # -- engines ---------------------------------------------------------------------------------
@@ -761,7 +763,7 @@ class Stream:
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         if self.output.spans is not None or self.context.guards is not None:
-            self._read_on()
+            self._reading_on.read_on()
         self.counts.decoded += len(news.tokens)
         if self.final is not None or self._conclusion is not None:
             return []  # before the engine heard that a stop string was met
@@ -798,7 +800,7 @@ class Stream:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
         elif self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
-            self._read_all()  # a text for which they waited, which may have opened another call
+            self._reading_on.read_all()  # a text for which they waited, which may have opened another call
             self._put_in_due()
         return effective
 
@@ -890,7 +892,7 @@ class Stream:
         if event is None:
             return None
         answer(self.outbox, pending, event)
-        self._put_beside(change.index, "")
+        self._reading_on.put_beside(change.index, "")
         changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
         if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
             self._go_on_with_call()
@@ -965,26 +967,6 @@ class Stream:
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)
-
-    def _read_on(self) -> None:
-        if self.context.guards is not None and self.context.guards.reading:
-            self.context.guards.read_on()
-        elif self.output.spans is not None and self.output.spans.reading:
-            self.output.spans.read_on()
-            self._put_beside(len(self.output), "")
-
-    def _read_all(self) -> None:
-        """Which calls there are hangs on nothing that may take more or less time."""
-        while self.output.spans is not None and self.output.spans.reading:
-            self._read_on()
-
-    def _put_beside(self, index: int, text: str) -> None:
-        """What is told without a token: held back until the end, or part of a call by an injection."""
-        beside = self._told.take_beside()
-        if self.context.guards is not None:
-            self.context.guards.read(text, beside)
-        if not (self._guarding.withholds and self._commands.goes_back_before(index)):
-            self._told.put_without_token(index, text, beside)
 
     def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
         if command.behind is not None:
@@ -1086,7 +1068,7 @@ class Stream:
             # Nothing that was sent can be taken back any more.
             self._told.cut(undeliverable[0].index, ends=True)
         self._refuse_pending()  # also what would take back what stands: nothing is withheld
-        self._put_beside(len(self.output), self.output.flush())
+        self._reading_on.put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
         if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
             reason = "tool_calls"
