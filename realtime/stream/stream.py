@@ -24,7 +24,6 @@ from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import amendment, checked
 from realtime.stream.answers import answer
-from realtime.stream.calls_then import calls_then
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
 from realtime.stream.counts import Counts
@@ -53,7 +52,7 @@ from realtime.stream.pending_commands import (
     SendReply,
 )
 from realtime.stream.reading_on import ReadingOn
-from realtime.stream.spanned_text import Call
+from realtime.stream.results import Results
 from realtime.stream.states import State, check_transition
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
@@ -124,6 +123,7 @@ class Stream:
             model.fingerprint,
         )
         self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
+        self._results = Results(number, context, self._tools, self._commands, self._pausing, self._reading_on)
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
         self.outbox.put(
@@ -369,8 +369,7 @@ class Stream:
         params = self._checked_params(frame)
         was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
-            self._reading_on.read_all()
-            frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
+            frame = self._results.take(frame)
         match frame:
             case protocol.Pause(kv=kv):
                 self._pausing.ask()
@@ -485,54 +484,13 @@ class Stream:
         return append_for(self.number, frame, offers_tools=self.context.offers_tools, behind=behind)
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
-        """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
-        taken in when that is asked for."""
+        """What a call's result puts into the stream."""
         self._check_steerable()
-        self._reading_on.read_all()
-        messages = self._tools.told_with(result, self._missing)
-        return ResultInject(
-            request_id=self.request_id,
-            ref=result.ref,
-            messages=messages or None,
-            tokens=None if messages else [],
-            resume=bool(messages) and self._pausing.ends_with_results,
-            result=result,
-        )
-
-    @property
-    def _missing(self) -> list[Call]:
-        """The calls that have no result when all that was asked has taken effect."""
-        calls = calls_then(self._tools.whole, self._commands, len(self.output))
-        return [call for call in calls if call.answered is None]
-
-    @property
-    def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on, and a text may open another call."""
-        goes_on = any(
-            isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
-            for asked in self._commands
-        )
-        ended = self._tools.turn_has_ended and not self._commands.goes_back
-        ended = ended or (self._pausing.waits_for_results and not goes_on)
-        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+        return self._results.inject_of(result)
 
     def take_result_to_tell(self) -> protocol.ToolResult | None:
-        """Where results waited for others that will not come, since a rewind took back their calls: the last
-        of them, which is to be told once more, since all together were never made a turn."""
-        busy = self._commands.waiting or self._cancelling.asked or self.concluded
-        if not self._tools.left or busy or not self._turn_has_ended:
-            return None
-        return self._tools.take_left(self._tools.missing)
-
-    def _put_in_due(self) -> None:
-        """The turn has ended: results that came before go in."""
-        due = self._tools.take_due(self._missing)
-        if due is None:
-            return
-        for command in self._commands_for(due, None):
-            self._commands.request(PendingCommand(command, replace(due, ref=None), 0))
-        if not self._pausing.asked:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
+        """One that is to be told once more, unless the stream ends."""
+        return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
 
     def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
         """None stands for one that is made when all that was asked before has taken effect."""
@@ -792,16 +750,15 @@ class Stream:
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending is not None and pending.wants_reply]
         if held:
-            self._put_in_due()
-            self._go_on_behind_results()  # which came in the very step in which the turn ended
+            self._results.put_in_due()
+            self._results.go_on_behind()  # which came in the very step in which the turn ended
         elif news.finish is not None and self._is_void(news.finish, withheld=withheld):
             self._go_on_behind(news.finish, now, self._most_before(news.finish))
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
-        elif self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
-            self._reading_on.read_all()  # a text for which they waited, which may have opened another call
-            self._put_in_due()
+        else:
+            self._results.put_in_behind_text()
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -895,7 +852,7 @@ class Stream:
         self._reading_on.put_beside(change.index, "")
         changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
         if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
-            self._go_on_with_call()
+            self._results.go_on_with_call()
         return pending
 
     def _take_effect(self, pending: PendingCommand, change: api.AnyChange, now: float) -> Reply | None:
@@ -935,11 +892,6 @@ class Stream:
                 return self._told.rewound(stands, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 
-    def _go_on_with_call(self) -> None:
-        """One was amended: where it waits for results the model closes it first."""
-        if self._pausing.ends_with_results:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
     @property
     def to_make(self) -> PendingCommand | None:
         """What was asked of a call, and is to be done now."""
@@ -976,13 +928,7 @@ class Stream:
         self.context.inject(command, frame)
         self._tools.turn_has_ended &= not command.tokens
         if self._tools.settle():
-            self._go_on_behind_results()
-
-    def _go_on_behind_results(self) -> None:
-        """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        waits = self._pausing.ends_with_results and not self._tools.missing
-        if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
+            self._results.go_on_behind()
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -1094,8 +1040,3 @@ class Stream:
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
                 answer(self.outbox, pending, refusal.event(self.request_id, pending.ref))
-
-
-def _is_text(frame: object) -> bool:
-    """Whether it goes on in the model's own turn."""
-    return isinstance(frame, protocol.Inject) and frame.messages is None and bool(frame.tokens)
