@@ -22,7 +22,7 @@ from midstream import protocol
 from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
-from realtime.stream.amendment import amendment, checked
+from realtime.stream.amendment import checked
 from realtime.stream.answers import answer
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
@@ -30,7 +30,6 @@ from realtime.stream.counts import Counts
 from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
-    append_for,
     check_index,
     commands_for,
     not_put_in,
@@ -38,6 +37,7 @@ from realtime.stream.engine_commands import (
 from realtime.stream.grants import Grants
 from realtime.stream.guarding import Guarding
 from realtime.stream.keeping import Keeping
+from realtime.stream.later_commands import LaterCommands
 from realtime.stream.memory import Holding, MemoryAccount
 from realtime.stream.outbox import Outbox, OutgoingEvent
 from realtime.stream.params import merged, stops
@@ -124,6 +124,16 @@ class Stream:
         )
         self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
         self._results = Results(number, context, self._tools, self._commands, self._pausing, self._reading_on)
+        self._later = LaterCommands(
+            number,
+            context,
+            model.tokenizer,
+            self.outbox,
+            self._tools,
+            self._commands,
+            self._grants,
+            self._reading_on,
+        )
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
         self.outbox.put(
@@ -404,7 +414,7 @@ class Stream:
         if isinstance(frame, protocol.Inject) and frame.resume:
             self._go_on_behind_injection(step, was_paused)
         if None in commands:
-            self._make_commands()
+            self._later.make()
         self._update_memory()
 
     def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
@@ -439,49 +449,8 @@ class Stream:
             frame = checked(frame)
         asked = PendingCommand(None, frame, step, received_s=now, send_reply=send_reply, owe=owe)
         self._commands.request(asked)
-        self._make_commands()
+        self._later.make()
         self._update_memory()
-
-    def _make_commands(self) -> None:
-        """Of what hangs on what stands now. Up to one amendment, which reads its call again: others have
-        their turn before the next."""
-        amends = False
-        while not amends and (asked := self._commands.to_make) is not None:
-            amends = isinstance(asked.frame, protocol.Amend)
-            if asked.command is not None:  # what it hung on has taken effect
-                self._commands.make(asked.command)
-                return
-            try:
-                if isinstance(asked.frame, protocol.Amend):
-                    self._commands.make(self._amend(asked.frame))
-                    return
-                if isinstance(asked.frame, protocol.Inject):
-                    self._commands.make(self._inject_at(asked.frame))
-                    return
-                assert isinstance(asked.frame, protocol.Approve), "all others are commands"
-                self._reading_on.read_all()
-                call = self._tools.approve(asked.frame.call_id)
-                event: Reply = protocol.Approved(
-                    request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
-                )
-            except Refusal as refusal:
-                event = refusal.event(self.request_id, asked.ref)
-            answer(self.outbox, asked, event)
-            self._commands.drop_first()
-
-    def _amend(self, frame: protocol.Amend) -> api.Append:
-        call = self._tools.find(frame.call_id)
-        change = amendment(self.output, call, frame, self.model.tokenizer)
-        if change.behind is not None:
-            self._grants.hold()
-        return api.Append(self.number, change.tokens, behind=change.behind)
-
-    def _inject_at(self, frame: protocol.Inject) -> api.Append:
-        """In place of all from that token on: where it is refused, that stays."""
-        assert frame.at is not None, "else it is a command at once"
-        at = min(frame.at, len(self.output))
-        behind = at + self.output.injected(before=at)
-        return append_for(self.number, frame, offers_tools=self.context.offers_tools, behind=behind)
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What a call's result puts into the stream."""
@@ -711,7 +680,7 @@ class Stream:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
         if self._commands.waiting:
-            self._make_commands()
+            self._later.make()
         if self.output.spans is not None:
             self._close_reasoning()
         if self.context.guards is not None:
