@@ -31,7 +31,6 @@ from realtime.stream.credit import Credit
 from realtime.stream.engine_commands import (
     SteeringFrame,
     check_index,
-    commands_for,
     not_put_in,
 )
 from realtime.stream.grants import Grants
@@ -40,7 +39,6 @@ from realtime.stream.keeping import Keeping
 from realtime.stream.later_commands import LaterCommands
 from realtime.stream.memory import Holding, MemoryAccount
 from realtime.stream.outbox import Outbox, OutgoingEvent
-from realtime.stream.params import merged, stops
 from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import (
     CallFrame,
@@ -54,13 +52,13 @@ from realtime.stream.pending_commands import (
 from realtime.stream.reading_on import ReadingOn
 from realtime.stream.results import Results
 from realtime.stream.states import State, check_transition
+from realtime.stream.steering import Steering
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
 from realtime.stream.told_output import ToldOutput
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
-from realtime.text.stop_strings import matcher_for
 from realtime.tools.parts import Lengths
 
 STREAM_BYTES = 4096  # as measured
@@ -103,7 +101,6 @@ class Stream:
         self.model = model
         self.keeping = keeping
         self.tenant = tenant  # by the number that engines know
-        self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
         self._told = ToldOutput(context, self.outbox, self._tools, whole_arguments=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
@@ -133,6 +130,17 @@ class Stream:
             self._commands,
             self._grants,
             self._reading_on,
+        )
+        self._steering = Steering(
+            number,
+            context,
+            model,
+            self._commands,
+            self._pausing,
+            self._guarding,
+            self._grants,
+            self._results,
+            hold_at_eos=self._tools.holds_at_eos,
         )
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
@@ -292,14 +300,6 @@ class Stream:
 
     # -- reasoning that has an end ---------------------------------------------------------------
 
-    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
-        """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
-        known how much that may be."""
-        at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
-        turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
-        if turns_back or params is not None:
-            self._grants.hold()
-
     def _close_reasoning(self) -> None:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
         if not self._grants.counts_reasoning or self.concluded or self._cancelling.asked:
@@ -376,64 +376,9 @@ class Stream:
         whoever steers and does not listen, `owe` for whoever steers."""
         self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
         check_index(frame, self.outbox.sent)
-        params = self._checked_params(frame)
-        was_paused = self._pausing.asked
-        if isinstance(frame, ResultInject):
-            frame = self._results.take(frame)
-        match frame:
-            case protocol.Pause(kv=kv):
-                self._pausing.ask()
-                self._pausing.released |= kv == "release"
-            case protocol.Resume():
-                self._pausing.ask_to_go_on()
-                if self._pausing.reason == "guard":
-                    self._guarding.let_through()
-            case protocol.Adjust():
-                assert params is not None
-                self._requested_params = params
-                self._grants.expect(params.reasoning_tokens)
-            case protocol.Inject(resume=True):
-                self._pausing.ask_to_go_on()
-        self._hold_for(frame, params)
-        matcher = None if params is None else matcher_for(stops(params))
-        for command in (commands := self._commands_for(frame, params)):
-            preliminary = command is not commands[-1]
-            self._commands.request(
-                PendingCommand(
-                    command,
-                    frame,
-                    step,
-                    params,
-                    stop_matcher=matcher,
-                    received_s=now,
-                    preliminary=preliminary,
-                    send_reply=send_reply,
-                    owe=owe,
-                )
-            )
-        if isinstance(frame, protocol.Inject) and frame.resume:
-            self._go_on_behind_injection(step, was_paused)
-        if None in commands:
+        if self._steering.ask(frame, step, now, send_reply, owe):
             self._later.make()
         self._update_memory()
-
-    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
-        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
-        put_in = self._commands.waiting[-1]
-        fits = isinstance(put_in.command, api.Append) and (
-            put_in.command.grammar_anew or not self.context.has_grammar
-        )
-        is_sure = fits and self._commands.waiting[0] is put_in
-        resume = PendingCommand(api.Resume(self.number), None, step, was_paused=was_paused)
-        resume.hangs_on = None if is_sure else put_in
-        self._commands.request(resume)
-
-    def _stay(self, refused: PendingCommand) -> None:
-        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
-        dropped = self._commands.drop_hanging_on(refused)
-        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if dropped is not None and dropped.was_paused and not goes_on:
-            self._pausing.ask()
 
     def steer_call(
         self,
@@ -461,33 +406,11 @@ class Stream:
         """One that is to be told once more, unless the stream ends."""
         return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
 
-    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
-        """None stands for one that is made when all that was asked before has taken effect."""
-        if isinstance(frame, protocol.Inject) and frame.at is not None:
-            return [None]
-        return commands_for(
-            self.number,
-            frame,
-            params,
-            self.context.rules,
-            offers_tools=self.context.offers_tools,
-            hold_at_eos=self._tools.holds_at_eos,
-        )
-
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
         if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
-
-    def _checked_params(self, frame: SteeringFrame) -> Params | None:
-        """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
-        if isinstance(frame, protocol.Adjust):
-            return merged(self._requested_params, frame.params, vocab=self.model.vocab)
-        if isinstance(frame, protocol.Inject):
-            assert frame.tokens is not None
-            self.context.check_room(frame.at, len(frame.tokens), self.model.context)
-        return None
 
     def cancel(
         self, now: float, step: int, ref: str | None = None, send_reply: SendReply | None = None
@@ -834,7 +757,7 @@ class Stream:
                 return None
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
-                self._stay(pending)
+                self._steering.stay(pending)
                 if isinstance(pending.frame, ResultInject):
                     self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
