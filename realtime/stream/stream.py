@@ -28,10 +28,10 @@ from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
 from realtime.stream.counts import Counts
 from realtime.stream.credit import Credit
+from realtime.stream.effects import Effects
 from realtime.stream.engine_commands import (
     SteeringFrame,
     check_index,
-    not_put_in,
 )
 from realtime.stream.grants import Grants
 from realtime.stream.guarding import Guarding
@@ -46,7 +46,6 @@ from realtime.stream.pending_commands import (
     Owe,
     PendingCommand,
     PendingCommands,
-    Reply,
     SendReply,
 )
 from realtime.stream.reading_on import ReadingOn
@@ -141,6 +140,16 @@ class Stream:
             self._grants,
             self._results,
             hold_at_eos=self._tools.holds_at_eos,
+        )
+        self._effects = Effects(
+            self.request_id,
+            context,
+            self._commands,
+            self._guarding,
+            self._told,
+            self._tools,
+            self._results,
+            self._steering,
         )
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
@@ -737,52 +746,16 @@ class Stream:
         if pending.verdict is not None:
             self._guarding.gone_back(pending.verdict, change.index)
             return pending
-        event = self._take_effect(pending, change, now)
+        if isinstance(change, api.Refused) and pending.frame is None:  # no room for the end of reasoning
+            self._commands.send(api.Cancel(self.number))
+            self._conclude("length", None, now)
+            return None
+        event = self._effects.take(pending, change)
         if event is None:
             return None
         answer(self.outbox, pending, event)
         self._reading_on.put_beside(change.index, "")
-        changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
-        if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
-            self._results.go_on_with_call()
         return pending
-
-    def _take_effect(self, pending: PendingCommand, change: api.AnyChange, now: float) -> Reply | None:
-        """Returns what is told of it, if anything is."""
-        ref, request_id, index = pending.ref, self.request_id, change.index
-        match pending.command, change:
-            case api.Append(), api.Refused() if pending.frame is None:
-                self._commands.send(api.Cancel(self.number))
-                self._conclude("length", None, now)  # no room is left for the end of reasoning
-                return None
-            case api.Append() as command, api.Refused():
-                self._guarding.forget_withheld(index)
-                self._steering.stay(pending)
-                if isinstance(pending.frame, ResultInject):
-                    self._tools.drop(pending.frame.result.call_id)
-                return not_put_in(command, change, pending.frame).event(request_id, ref)
-            case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
-                self._commands.request(pending)  # it was accepted: it comes where that has gone back to
-                return None
-            case api.Append() as command, api.Appended(count=count):
-                self._inject(command, pending.frame, index)
-                told = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
-                told.reason = None if pending.frame else "reasoning_tokens"
-                return told
-            case api.Adjust(), api.Adjusted():
-                assert pending.params is not None
-                self.context.adjust(pending.params)
-                if self._commands.takes_back(index):
-                    index = len(self.output)
-                return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
-            case api.Truncate(), api.Truncated() if pending.silent:
-                return None
-            case api.Truncate(), api.Truncated():
-                # One behind another may leave what was withheld for that, and told to nobody.
-                self._guarding.forget_withheld(index)
-                self._told.cut(stands := min(index, len(self.output)))
-                return self._told.rewound(stands, ref)
-        raise AssertionError(f"no reply to {pending.command}: {change}")
 
     @property
     def to_make(self) -> PendingCommand | None:
@@ -811,16 +784,6 @@ class Stream:
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)
-
-    def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
-        if command.behind is not None:
-            self._told.cut_behind(command.behind)
-        elif index > len(self.output):
-            return  # it stands behind what is withheld, and will be void
-        self.context.inject(command, frame)
-        self._tools.turn_has_ended &= not command.tokens
-        if self._tools.settle():
-            self._results.go_on_behind()
 
     # -- guards ----------------------------------------------------------------------------------
 
