@@ -1,8 +1,9 @@
 """The state machine of one stream: frames and engine news in, events and commands out. Pure.
 
-The protocol's rules about a single stream live here and nowhere else. A stream knows its text, its credit,
-who still waits for which reply, and how it ended. It does not know who listens, has no clock of its own, and
-waits for nothing: events pile up in its outbox, and commands go to whatever `send` is.
+The protocol's rules about a single stream live here and in the rooms beside it, each of which knows one
+thing, and nowhere else. A stream knows its text, its credit, who still waits for which reply, and how it
+ended. It does not know who listens, has no clock of its own, and waits for nothing: events pile up in its
+outbox, and commands go to whatever `send` is.
 
 Every steering frame has one reply, in the order of the frames: the engine replies to its commands in order,
 so the frames that wait are a queue. The reply to a cancel is `final`.
