@@ -82,6 +82,8 @@ class Outbox:
         self._listener_length = 0  # and its text, in code points
         self._listener_lengths = NONE_BESIDE  # and of what it has beside
         self.seq = 0  # of the next event
+        self.weighed_seq = 0  # the same, when it was last looked at how much memory its stream takes
+        self.epoch = 0  # in which events are counted: how often another gateway has adopted the stream
         self._history: list[StreamEvent] = []  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
         self.interval = interval  # tokens an event

@@ -1,19 +1,46 @@
 """Whether one stream is paused, and by whom: its client, a guard, its calls, that nobody listens, or what it
-waits for. Who may let it go on follows. Pure."""
+waits for. Who may let it go on follows, and what its listener is told of that. It knows no engine but by its
+fingerprint."""
 
 from __future__ import annotations
 
+from engine import api
+from midstream import protocol
 from midstream.protocol import PauseReason
+from realtime.stream.accumulated_output import Output
+from realtime.stream.answers import answer
+from realtime.stream.guarding import Guarding
+from realtime.stream.outbox import Outbox
+from realtime.stream.pending_commands import PendingCommand, PendingCommands
+from realtime.stream.stopwatch import Stopwatch
+from realtime.stream.tool_loop import ToolLoop
 
 HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard")  # does not pass by itself
 
 
 class Pausing:
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        output: Output,
+        commands: PendingCommands,
+        tools: ToolLoop,
+        guarding: Guarding,
+        stopwatch: Stopwatch,
+        fingerprint: str | None,
+    ) -> None:
         self.reason: PauseReason | None = None  # in force
         self.asked = False  # what the client asked for last: pause, or resume
         self.detached = False  # by us, until somebody attaches
         self.released = False  # whether what was computed was given up, and is to be computed again
+        self.fingerprint = fingerprint  # of the engine that computes it; None before the first
+        self.told_fingerprint = fingerprint
+        self._outbox = outbox
+        self._output = output
+        self._commands = commands
+        self._tools = tools
+        self._guarding = guarding
+        self._stopwatch = stopwatch
 
     @property
     def holds(self) -> bool:
@@ -44,3 +71,57 @@ class Pausing:
 
     def ask_to_go_on(self) -> None:
         self.asked = self.detached = False
+
+    # -- what is told of it ----------------------------------------------------------------------
+
+    def pause(
+        self,
+        reason: PauseReason,
+        index: int,
+        now: float,
+        asked: PendingCommand | None = None,
+        eta_ms: int | None = None,
+    ) -> None:
+        self.reason = reason
+        self._tools.turn_has_ended |= reason == "tool_call"
+        self._stopwatch.pause(now)
+        ref = None if asked is None else asked.ref
+        paused = protocol.Paused(
+            request_id=self._outbox.request_id, ref=ref, index=index, reason=reason, eta_ms=eta_ms
+        )
+        answer(self._outbox, asked, paused)
+
+    def resume(self, index: int, recomputed: int, now: float, asked: PendingCommand | None = None) -> None:
+        self.reason = None
+        self.released = self._commands.releases
+        self._tools.turn_has_ended = False
+        self._stopwatch.resume(now)
+        moved = self.fingerprint != self.told_fingerprint
+        self.told_fingerprint = self.fingerprint
+        resumed = protocol.Resumed(
+            request_id=self._outbox.request_id,
+            ref=None if asked is None else asked.ref,
+            index=index,
+            recomputed_tokens=recomputed,
+            fingerprint=self.fingerprint if moved else None,
+        )
+        answer(self._outbox, asked, resumed)
+
+    def take(self, change: api.Paused | api.Resumed, asked: PendingCommand, now: float) -> None:
+        """The engine's reply."""
+        if isinstance(change, api.Resumed):
+            if not asked.silent:
+                self.resume(change.index, change.recomputed, now, asked)
+        elif asked.verdict is not None:
+            self._guarding.held_by = asked.verdict
+            self.pause("guard", change.index, now)
+        elif asked.frame is not None:
+            self.pause("client", change.index, now, asked)
+        elif not self.outlasts_listeners:  # else its memory alone has gone, while it waits
+            self.pause("detached", change.index, now, asked)
+
+    def move_to(self, fingerprint: str, now: float) -> None:
+        """Another engine. Where it may go on otherwise than it would have, its listener hears of it."""
+        self.fingerprint = fingerprint
+        if fingerprint != self.told_fingerprint and self.reason is None:
+            self.pause("engine", len(self._output), now)

@@ -1,8 +1,9 @@
 """The state machine of one stream: frames and engine news in, events and commands out. Pure.
 
-The protocol's rules about a single stream live here and nowhere else. A stream knows its text, its credit,
-who still waits for which reply, and how it ended. It does not know who listens, has no clock of its own, and
-waits for nothing: events pile up in its outbox, and commands go to whatever `send` is.
+The protocol's rules about a single stream live here and in the rooms beside it, each of which knows one
+thing, and nowhere else. A stream knows its text, its credit, who still waits for which reply, and how it
+ended. It does not know who listens, has no clock of its own, and waits for nothing: events pile up in its
+outbox, and commands go to whatever `send` is.
 
 Every steering frame has one reply, in the order of the frames: the engine replies to its commands in order,
 so the frames that wait are a queue. The reply to a cancel is `final`.
@@ -22,25 +23,23 @@ from midstream import protocol
 from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
-from realtime.stream.amendment import amendment, checked
-from realtime.stream.calls_then import calls_then
+from realtime.stream.amendment import checked
+from realtime.stream.answers import answer
 from realtime.stream.cancelling import Cancelling, End
 from realtime.stream.context import Context
 from realtime.stream.counts import Counts
 from realtime.stream.credit import Credit
+from realtime.stream.effects import Effects
 from realtime.stream.engine_commands import (
     SteeringFrame,
-    append_for,
     check_index,
-    commands_for,
-    not_put_in,
 )
 from realtime.stream.grants import Grants
 from realtime.stream.guarding import Guarding
 from realtime.stream.keeping import Keeping
+from realtime.stream.later_commands import LaterCommands
 from realtime.stream.memory import Holding, MemoryAccount
 from realtime.stream.outbox import Outbox, OutgoingEvent
-from realtime.stream.params import merged, stops
 from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import (
     CallFrame,
@@ -48,18 +47,18 @@ from realtime.stream.pending_commands import (
     Owe,
     PendingCommand,
     PendingCommands,
-    Reply,
     SendReply,
 )
-from realtime.stream.spanned_text import Call
+from realtime.stream.reading_on import ReadingOn
+from realtime.stream.results import Results
 from realtime.stream.states import State, check_transition
+from realtime.stream.steering import Steering
 from realtime.stream.stopwatch import Stopwatch
 from realtime.stream.terms import terms_of
 from realtime.stream.told_output import ToldOutput
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
-from realtime.text.stop_strings import matcher_for
 from realtime.tools.parts import Lengths
 
 STREAM_BYTES = 4096  # as measured
@@ -99,14 +98,9 @@ class Stream:
             start.request_id, self.credit, interval=start.stream_interval, tokens=start.return_tokens
         )
         self._memory = Holding(memory)
-        self._weighed_seq = 0  # of the next event when it was last looked at what it holds
         self.model = model
-        self._fingerprint = model.fingerprint  # of the engine that computes it; None before the first
-        self._told_fingerprint = model.fingerprint
-        self.epoch = 0  # how often another gateway has adopted it
         self.keeping = keeping
         self.tenant = tenant  # by the number that engines know
-        self._requested_params = context.params  # when everything that was requested has taken effect
         self._tools = ToolLoop(start, context.output.spans)
         self._told = ToldOutput(context, self.outbox, self._tools, whole_arguments=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
@@ -114,12 +108,53 @@ class Stream:
         self._grants = Grants(number, self.credit, context, self.outbox, self._commands, self._memory)
         self._grants.expect(context.params.reasoning_tokens)
         self._cancelling = Cancelling()
-        self._pausing = Pausing()
-        self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
-        self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._stopwatch = Stopwatch(now)
+        self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
+        self._pausing = Pausing(
+            self.outbox,
+            context.output,
+            self._commands,
+            self._tools,
+            self._guarding,
+            self._stopwatch,
+            model.fingerprint,
+        )
+        self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
+        self._results = Results(number, context, self._tools, self._commands, self._pausing, self._reading_on)
+        self._later = LaterCommands(
+            number,
+            context,
+            model.tokenizer,
+            self.outbox,
+            self._tools,
+            self._commands,
+            self._grants,
+            self._reading_on,
+        )
+        self._steering = Steering(
+            number,
+            context,
+            model,
+            self._commands,
+            self._pausing,
+            self._guarding,
+            self._grants,
+            self._results,
+            hold_at_eos=self._tools.holds_at_eos,
+        )
+        self._effects = Effects(
+            self.request_id,
+            context,
+            self._commands,
+            self._guarding,
+            self._told,
+            self._tools,
+            self._results,
+            self._steering,
+        )
+        self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
-        self._emit(
+        self.outbox.put(
             protocol.Started(
                 request_id=self.request_id,
                 ref=start.ref,
@@ -134,7 +169,8 @@ class Stream:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self._grants.begin()
         if engine is None:
-            self._pause("loading", len(self.output), now, eta_ms=eta_ms)
+            self._pausing.pause("loading", len(self.output), now, eta_ms=eta_ms)
+            self._check_transition()
         else:
             self.submit(engine, now)
         self._close_reasoning()
@@ -171,7 +207,7 @@ class Stream:
     @property
     def fingerprint(self) -> str | None:
         """Of the engine that computed it last, if one has."""
-        return self._fingerprint
+        return self._pausing.fingerprint
 
     @property
     def is_kept(self) -> bool:
@@ -263,7 +299,7 @@ class Stream:
         events = outbox.take()
         if self.credit.granted < self.credit.decode_limit:
             self._send_grant()
-        if self.final is not None or outbox.items or outbox.seq >= self._weighed_seq + WEIGHED_EVERY:
+        if self.final is not None or outbox.items or outbox.seq >= outbox.weighed_seq + WEIGHED_EVERY:
             self._update_memory()
         return events
 
@@ -273,14 +309,6 @@ class Stream:
             self._check_transition()
 
     # -- reasoning that has an end ---------------------------------------------------------------
-
-    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
-        """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
-        known how much that may be."""
-        at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
-        turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
-        if turns_back or params is not None:
-            self._grants.hold()
 
     def _close_reasoning(self) -> None:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
@@ -297,7 +325,7 @@ class Stream:
     # -- memory ----------------------------------------------------------------------------------
 
     def _update_memory(self) -> None:
-        self._weighed_seq = self.outbox.seq
+        self.outbox.weighed_seq = self.outbox.seq
         if self.outbox.history_bytes > LEAST_HISTORY_BYTES and self._memory.account.full:
             self.outbox.shorten_history(LEAST_HISTORY_BYTES)
         self._memory.update(self.bytes, 0 if self.concluded else self._grants.promised_bytes)
@@ -358,65 +386,9 @@ class Stream:
         whoever steers and does not listen, `owe` for whoever steers."""
         self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
         check_index(frame, self.outbox.sent)
-        params = self._checked_params(frame)
-        was_paused = self._pausing.asked
-        if isinstance(frame, ResultInject):
-            self._read_all()
-            frame = self._tools.take(frame, self._missing, ended=self._turn_has_ended)
-        match frame:
-            case protocol.Pause(kv=kv):
-                self._pausing.ask()
-                self._pausing.released |= kv == "release"
-            case protocol.Resume():
-                self._pausing.ask_to_go_on()
-                if self._pausing.reason == "guard":
-                    self._guarding.let_through()
-            case protocol.Adjust():
-                assert params is not None
-                self._requested_params = params
-                self._grants.expect(params.reasoning_tokens)
-            case protocol.Inject(resume=True):
-                self._pausing.ask_to_go_on()
-        self._hold_for(frame, params)
-        matcher = None if params is None else matcher_for(stops(params))
-        for command in (commands := self._commands_for(frame, params)):
-            preliminary = command is not commands[-1]
-            self._commands.request(
-                PendingCommand(
-                    command,
-                    frame,
-                    step,
-                    params,
-                    stop_matcher=matcher,
-                    received_s=now,
-                    preliminary=preliminary,
-                    send_reply=send_reply,
-                    owe=owe,
-                )
-            )
-        if isinstance(frame, protocol.Inject) and frame.resume:
-            self._go_on_behind_injection(step, was_paused)
-        if None in commands:
-            self._make_commands()
+        if self._steering.ask(frame, step, now, send_reply, owe):
+            self._later.make()
         self._update_memory()
-
-    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
-        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
-        put_in = self._commands.waiting[-1]
-        fits = isinstance(put_in.command, api.Append) and (
-            put_in.command.grammar_anew or not self.context.has_grammar
-        )
-        is_sure = fits and self._commands.waiting[0] is put_in
-        resume = PendingCommand(api.Resume(self.number), None, step, was_paused=was_paused)
-        resume.hangs_on = None if is_sure else put_in
-        self._commands.request(resume)
-
-    def _stay(self, refused: PendingCommand) -> None:
-        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
-        dropped = self._commands.drop_hanging_on(refused)
-        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if dropped is not None and dropped.was_paused and not goes_on:
-            self._pausing.ask()
 
     def steer_call(
         self,
@@ -432,127 +404,23 @@ class Stream:
             frame = checked(frame)
         asked = PendingCommand(None, frame, step, received_s=now, send_reply=send_reply, owe=owe)
         self._commands.request(asked)
-        self._make_commands()
+        self._later.make()
         self._update_memory()
 
-    def _make_commands(self) -> None:
-        """Of what hangs on what stands now. Up to one amendment, which reads its call again: others have
-        their turn before the next."""
-        amends = False
-        while not amends and (asked := self._commands.to_make) is not None:
-            amends = isinstance(asked.frame, protocol.Amend)
-            if asked.command is not None:  # what it hung on has taken effect
-                self._commands.make(asked.command)
-                return
-            try:
-                if isinstance(asked.frame, protocol.Amend):
-                    self._commands.make(self._amend(asked.frame))
-                    return
-                if isinstance(asked.frame, protocol.Inject):
-                    self._commands.make(self._inject_at(asked.frame))
-                    return
-                assert isinstance(asked.frame, protocol.Approve), "all others are commands"
-                self._read_all()
-                call = self._tools.approve(asked.frame.call_id)
-                event: Reply = protocol.Approved(
-                    request_id=self.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
-                )
-            except Refusal as refusal:
-                event = refusal.event(self.request_id, asked.ref)
-            self._emit(event, asked)
-            self._commands.drop_first()
-
-    def _amend(self, frame: protocol.Amend) -> api.Append:
-        call = self._tools.find(frame.call_id)
-        change = amendment(self.output, call, frame, self.model.tokenizer)
-        if change.behind is not None:
-            self._grants.hold()
-        return api.Append(self.number, change.tokens, behind=change.behind)
-
-    def _inject_at(self, frame: protocol.Inject) -> api.Append:
-        """In place of all from that token on: where it is refused, that stays."""
-        assert frame.at is not None, "else it is a command at once"
-        at = min(frame.at, len(self.output))
-        behind = at + self.output.injected(before=at)
-        return append_for(self.number, frame, offers_tools=self.context.offers_tools, behind=behind)
-
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
-        """What a call's result puts into the stream: nothing, while results of other calls are to come. It is
-        taken in when that is asked for."""
+        """What a call's result puts into the stream."""
         self._check_steerable()
-        self._read_all()
-        messages = self._tools.told_with(result, self._missing)
-        return ResultInject(
-            request_id=self.request_id,
-            ref=result.ref,
-            messages=messages or None,
-            tokens=None if messages else [],
-            resume=bool(messages) and self._pausing.ends_with_results,
-            result=result,
-        )
-
-    @property
-    def _missing(self) -> list[Call]:
-        """The calls that have no result when all that was asked has taken effect."""
-        calls = calls_then(self._tools.whole, self._commands, len(self.output))
-        return [call for call in calls if call.answered is None]
-
-    @property
-    def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on, and a text may open another call."""
-        goes_on = any(
-            isinstance(asked.frame, protocol.Amend) or isinstance(asked.command, api.Resume)
-            for asked in self._commands
-        )
-        ended = self._tools.turn_has_ended and not self._commands.goes_back
-        ended = ended or (self._pausing.waits_for_results and not goes_on)
-        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+        return self._results.inject_of(result)
 
     def take_result_to_tell(self) -> protocol.ToolResult | None:
-        """Where results waited for others that will not come, since a rewind took back their calls: the last
-        of them, which is to be told once more, since all together were never made a turn."""
-        busy = self._commands.waiting or self._cancelling.asked or self.concluded
-        if not self._tools.left or busy or not self._turn_has_ended:
-            return None
-        return self._tools.take_left(self._tools.missing)
-
-    def _put_in_due(self) -> None:
-        """The turn has ended: results that came before go in."""
-        due = self._tools.take_due(self._missing)
-        if due is None:
-            return
-        for command in self._commands_for(due, None):
-            self._commands.request(PendingCommand(command, replace(due, ref=None), 0))
-        if not self._pausing.asked:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
-    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
-        """None stands for one that is made when all that was asked before has taken effect."""
-        if isinstance(frame, protocol.Inject) and frame.at is not None:
-            return [None]
-        return commands_for(
-            self.number,
-            frame,
-            params,
-            self.context.rules,
-            offers_tools=self.context.offers_tools,
-            hold_at_eos=self._tools.holds_at_eos,
-        )
+        """One that is to be told once more, unless the stream ends."""
+        return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
 
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
         if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
-
-    def _checked_params(self, frame: SteeringFrame) -> Params | None:
-        """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
-        if isinstance(frame, protocol.Adjust):
-            return merged(self._requested_params, frame.params, vocab=self.model.vocab)
-        if isinstance(frame, protocol.Inject):
-            assert frame.tokens is not None
-            self.context.check_room(frame.at, len(frame.tokens), self.model.context)
-        return None
 
     def cancel(
         self, now: float, step: int, ref: str | None = None, send_reply: SendReply | None = None
@@ -617,7 +485,7 @@ class Stream:
     ) -> None:
         """Somebody listens, `anew` or again, and has all events up to `after`: the others come again. Nobody
         knows which those are that were counted in another `epoch`: a snapshot stands for all of them."""
-        is_ours = epoch == self.epoch or after < 0
+        is_ours = epoch == self.outbox.epoch or after < 0
         if not is_ours:
             self.outbox.count_from_behind(after)
         last = self.outbox.seq - 1
@@ -636,7 +504,7 @@ class Stream:
             snapshot.answered = self.outbox.answers_since(after if is_ours else None)
             missed = self.outbox.with_snapshot(snapshot, lengths)
         attached = protocol.Attached(
-            request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.epoch
+            request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.outbox.epoch
         )
         self.outbox.replay([*missed, attached])
         if self._pausing.detached:
@@ -651,19 +519,16 @@ class Stream:
         return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
-        self._read_all()  # it says what is told, and the rest is told behind it
-        return self._told.snapshot(
-            count, model=self.model.name, fingerprint=self._told_fingerprint, epoch=self.epoch
-        )
+        self._reading_on.read_all()  # it says what is told, and the rest is told behind it
+        return self._told.snapshot(count, model=self.model.name, fingerprint=self._pausing.told_fingerprint)
 
     # -- engines ---------------------------------------------------------------------------------
 
     def submit(self, engine: Computing, now: float, *, yields: bool = False) -> None:
-        """To an engine that does not know it: all that stands, and the commands that had no reply. Where it
-        may go on otherwise than it would have, its listener hears of it. `yields`: to others."""
-        self._fingerprint = engine.fingerprint
-        if engine.fingerprint != self._told_fingerprint and self._pausing.reason is None:
-            self._pause("engine", len(self.output), now)
+        """To an engine that does not know it: all that stands, and the commands that had no reply. `yields`:
+        to others."""
+        self._pausing.move_to(engine.fingerprint, now)
+        self._check_transition()
         keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
         if keep is None:
             self.keeping = None
@@ -691,7 +556,7 @@ class Stream:
     ) -> None:
         """It is what it was at another gateway, but for whom it speaks to: an engine that knows it, and has
         heard all that was commanded but what is `unsaid`."""
-        self.epoch, self.keeping = epoch, keeping
+        self.outbox.epoch, self.keeping = epoch, keeping
         if self.concluded:
             return
         self._commands.adopt(engine, unsaid)
@@ -707,7 +572,7 @@ class Stream:
             paused = protocol.Paused(
                 request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
             )
-            self._emit(paused)
+            self.outbox.put(paused)
 
     def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew.
@@ -719,7 +584,8 @@ class Stream:
         if self._cancelling.asked and not self.ended:
             self._finish(api.Finish("cancelled"), now)
         elif not (self._pausing.reason or self.concluded or lacks_credit) and self._stopwatch.admitted:
-            self._pause("engine", len(self.output), now)
+            self._pausing.pause("engine", len(self.output), now)
+            self._check_transition()
         elif self._pausing.reason == "memory":
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
 
@@ -747,7 +613,7 @@ class Stream:
         """Take in a step's news; returns the commands that took effect in it."""
         effective = self._receive_news(news, now)
         if self._commands.waiting:
-            self._make_commands()
+            self._later.make()
         if self.output.spans is not None:
             self._close_reasoning()
         if self.context.guards is not None:
@@ -757,7 +623,7 @@ class Stream:
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
         if self.output.spans is not None or self.context.guards is not None:
-            self._read_on()
+            self._reading_on.read_on()
         self.counts.decoded += len(news.tokens)
         if self.final is not None or self._conclusion is not None:
             return []  # before the engine heard that a stop string was met
@@ -781,20 +647,20 @@ class Stream:
         if held:
             self._told.cut(len(self.output) - 1)  # the end token: the turn is open yet
             if self._pausing.reason is None:  # before what commands did: they came behind that token
-                self._pause("tool_call", len(self.output), now)
+                self._pausing.pause("tool_call", len(self.output), now)
+                self._check_transition()
         replied = [self._receive_reply(change, now) for change in news.changes]
         effective = [pending for pending in replied if pending is not None and pending.wants_reply]
         if held:
-            self._put_in_due()
-            self._go_on_behind_results()  # which came in the very step in which the turn ended
+            self._results.put_in_due()
+            self._results.go_on_behind()  # which came in the very step in which the turn ended
         elif news.finish is not None and self._is_void(news.finish, withheld=withheld):
             self._go_on_behind(news.finish, now, self._most_before(news.finish))
         elif news.finish is not None:
             self._finish(news.finish, now)
             effective += [self._cancelling.command] if self._cancelling.command else []
-        elif self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
-            self._read_all()  # a text for which they waited, which may have opened another call
-            self._put_in_due()
+        else:
+            self._results.put_in_behind_text()
         return effective
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
@@ -848,7 +714,7 @@ class Stream:
             self.counts.cached = min(found, self.prompt_tokens)  # not what was injected since
             self._stopwatch.admit(now)
         if self._pausing.reason in ("engine", "loading"):
-            self._resume(len(self.output), len(self.context) - 1 - found, now)
+            self._pausing.resume(len(self.output), len(self.context) - 1 - found, now)
         self._check_transition()
 
     def _receive_more(
@@ -866,84 +732,31 @@ class Stream:
 
     def _receive_memory_change(self, change: api.AnyChange, now: float) -> None:
         if isinstance(change, api.Paused):
-            self._pause("memory", change.index, now)
+            self._pausing.pause("memory", change.index, now)
         elif isinstance(change, api.Resumed):
-            self._resume(change.index, change.recomputed, now)
+            self._pausing.resume(change.index, change.recomputed, now)
+        self._check_transition()
 
     def _receive_reply(self, change: api.AnyChange, now: float) -> PendingCommand | None:
         """Returns what took effect."""
         pending = self._commands.pop_replied()
         if isinstance(change, api.Paused | api.Resumed):
-            self._receive_pause_or_resume(change, pending, now)
+            self._pausing.take(change, pending, now)
+            self._check_transition()
             return pending
         if pending.verdict is not None:
             self._guarding.gone_back(pending.verdict, change.index)
             return pending
-        event = self._take_effect(pending, change, now)
+        if isinstance(change, api.Refused) and pending.frame is None:  # no room for the end of reasoning
+            self._commands.send(api.Cancel(self.number))
+            self._conclude("length", None, now)
+            return None
+        event = self._effects.take(pending, change)
         if event is None:
             return None
-        self._emit(event, pending)
-        self._put_beside(change.index, "")
-        changes = isinstance(pending.command, api.Append) and pending.command.behind is not None
-        if changes and isinstance(pending.frame, protocol.Amend) and isinstance(change, api.Appended):
-            self._go_on_with_call()
+        answer(self.outbox, pending, event)
+        self._reading_on.put_beside(change.index, "")
         return pending
-
-    def _take_effect(self, pending: PendingCommand, change: api.AnyChange, now: float) -> Reply | None:
-        """Returns what is told of it, if anything is."""
-        ref, request_id, index = pending.ref, self.request_id, change.index
-        match pending.command, change:
-            case api.Append(), api.Refused() if pending.frame is None:
-                self._commands.send(api.Cancel(self.number))
-                self._conclude("length", None, now)  # no room is left for the end of reasoning
-                return None
-            case api.Append() as command, api.Refused():
-                self._guarding.forget_withheld(index)
-                self._stay(pending)
-                if isinstance(pending.frame, ResultInject):
-                    self._tools.drop(pending.frame.result.call_id)
-                return not_put_in(command, change, pending.frame).event(request_id, ref)
-            case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
-                self._commands.request(pending)  # it was accepted: it comes where that has gone back to
-                return None
-            case api.Append() as command, api.Appended(count=count):
-                self._inject(command, pending.frame, index)
-                told = protocol.Injected(request_id=request_id, ref=ref, index=index, count=count)
-                told.reason = None if pending.frame else "reasoning_tokens"
-                return told
-            case api.Adjust(), api.Adjusted():
-                assert pending.params is not None
-                self.context.adjust(pending.params)
-                if self._commands.takes_back(index):
-                    index = len(self.output)
-                return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
-            case api.Truncate(), api.Truncated() if pending.silent:
-                return None
-            case api.Truncate(), api.Truncated():
-                # One behind another may leave what was withheld for that, and told to nobody.
-                self._guarding.forget_withheld(index)
-                self._told.cut(stands := min(index, len(self.output)))
-                return self._told.rewound(stands, ref)
-        raise AssertionError(f"no reply to {pending.command}: {change}")
-
-    def _go_on_with_call(self) -> None:
-        """One was amended: where it waits for results the model closes it first."""
-        if self._pausing.ends_with_results:
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
-
-    def _receive_pause_or_resume(
-        self, change: api.Paused | api.Resumed, pending: PendingCommand, now: float
-    ) -> None:
-        if isinstance(change, api.Resumed):
-            if not pending.silent:
-                self._resume(change.index, change.recomputed, now, pending)
-        elif pending.verdict is not None:
-            self._guarding.held_by = pending.verdict
-            self._pause("guard", change.index, now)
-        elif pending.frame is not None:
-            self._pause("client", change.index, now, pending)
-        elif not self._pausing.outlasts_listeners:  # else its memory alone has gone, while it waits
-            self._pause("detached", change.index, now, pending)
 
     @property
     def to_make(self) -> PendingCommand | None:
@@ -972,42 +785,6 @@ class Stream:
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)
-
-    def _read_on(self) -> None:
-        if self.context.guards is not None and self.context.guards.reading:
-            self.context.guards.read_on()
-        elif self.output.spans is not None and self.output.spans.reading:
-            self.output.spans.read_on()
-            self._put_beside(len(self.output), "")
-
-    def _read_all(self) -> None:
-        """Which calls there are hangs on nothing that may take more or less time."""
-        while self.output.spans is not None and self.output.spans.reading:
-            self._read_on()
-
-    def _put_beside(self, index: int, text: str) -> None:
-        """What is told without a token: held back until the end, or part of a call by an injection."""
-        beside = self._told.take_beside()
-        if self.context.guards is not None:
-            self.context.guards.read(text, beside)
-        if not (self._guarding.withholds and self._commands.goes_back_before(index)):
-            self._told.put_without_token(index, text, beside)
-
-    def _inject(self, command: api.Append, frame: protocol.StreamFrame | None, index: int) -> None:
-        if command.behind is not None:
-            self._told.cut_behind(command.behind)
-        elif index > len(self.output):
-            return  # it stands behind what is withheld, and will be void
-        self.context.inject(command, frame)
-        self._tools.turn_has_ended &= not command.tokens
-        if self._tools.settle():
-            self._go_on_behind_results()
-
-    def _go_on_behind_results(self) -> None:
-        """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        waits = self._pausing.ends_with_results and not self._tools.missing
-        if waits and not any(isinstance(asked.command, api.Resume) for asked in self._commands):
-            self._commands.request(PendingCommand(api.Resume(self.number), None, 0))
 
     # -- guards ----------------------------------------------------------------------------------
 
@@ -1057,53 +834,6 @@ class Stream:
         """What guards did since this was asked last."""
         return self._guarding.take_acted()
 
-    # -- events ----------------------------------------------------------------------------------
-
-    def _pause(
-        self,
-        reason: PauseReason,
-        index: int,
-        now: float,
-        pending: PendingCommand | None = None,
-        eta_ms: int | None = None,
-    ) -> None:
-        self._pausing.reason = reason
-        self._tools.turn_has_ended |= reason == "tool_call"
-        self._stopwatch.pause(now)
-        ref = None if pending is None else pending.ref
-        paused = protocol.Paused(
-            request_id=self.request_id, ref=ref, index=index, reason=reason, eta_ms=eta_ms
-        )
-        self._emit(paused, pending)
-        self._check_transition()
-
-    def _resume(self, index: int, recomputed: int, now: float, pending: PendingCommand | None = None) -> None:
-        self._pausing.reason = None
-        self._pausing.released = self._commands.releases
-        self._tools.turn_has_ended = False
-        self._stopwatch.resume(now)
-        ref = None if pending is None else pending.ref
-        moved = self._fingerprint != self._told_fingerprint
-        self._told_fingerprint = self._fingerprint
-        self._emit(
-            protocol.Resumed(
-                request_id=self.request_id,
-                ref=ref,
-                index=index,
-                recomputed_tokens=recomputed,
-                fingerprint=self._fingerprint if moved else None,
-            ),
-            pending,
-        )
-        self._check_transition()
-
-    def _emit(self, event: Reply, pending: PendingCommand | None = None) -> None:
-        elsewhere = pending.send_reply if pending is not None and pending.wants_reply else None
-        if elsewhere is not None:
-            elsewhere(replace(event))
-        if elsewhere is None or not isinstance(event, protocol.Error):  # mistakes concern whoever made them
-            self.outbox.put(event)
-
     # -- the end ---------------------------------------------------------------------------------
 
     def _finish(self, finish: api.Finish, now: float) -> None:
@@ -1140,7 +870,7 @@ class Stream:
             # Nothing that was sent can be taken back any more.
             self._told.cut(undeliverable[0].index, ends=True)
         self._refuse_pending()  # also what would take back what stands: nothing is withheld
-        self._put_beside(len(self.output), self.output.flush())
+        self._reading_on.put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
         if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
             reason = "tool_calls"
@@ -1154,7 +884,7 @@ class Stream:
             usage=self.counts.usage(),
             timing=self._stopwatch.timing(len(self.output) - self.context.inherited, now),
         )
-        self._emit(self.final)
+        self.outbox.put(self.final)
         self._check_transition()
         self._cancelling.answer(self.final)
 
@@ -1165,9 +895,4 @@ class Stream:
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )
-                self._emit(refusal.event(self.request_id, pending.ref), pending)
-
-
-def _is_text(frame: object) -> bool:
-    """Whether it goes on in the model's own turn."""
-    return isinstance(frame, protocol.Inject) and frame.messages is None and bool(frame.tokens)
+                answer(self.outbox, pending, refusal.event(self.request_id, pending.ref))

@@ -96,7 +96,7 @@ class ToldOutput:
         return event
 
     def snapshot(
-        self, count: int, *, model: str, fingerprint: str | None, epoch: int
+        self, count: int, *, model: str, fingerprint: str | None
     ) -> tuple[protocol.Snapshot, Lengths]:
         """After so many output tokens, and how much is told there of what lies beside."""
         outbox, output = self._outbox, self._output
@@ -111,7 +111,7 @@ class ToldOutput:
             fingerprint=fingerprint,
             paused=outbox.paused,
             injected_tokens=output.injected(before=count),
-            epoch=epoch,
+            epoch=outbox.epoch,
         )
         spans = output.spans
         if spans is None:

@@ -1,0 +1,121 @@
+"""The results of calls on their way into one stream: which are missing, when they are put in, and what goes
+on behind them. All is judged as it will be when what was asked has taken effect. It knows commands, and no
+listener; which results wait for which, `tool_loop.py` knows."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from engine import api
+from midstream import protocol
+from realtime.stream.calls_then import calls_then
+from realtime.stream.context import Context
+from realtime.stream.engine_commands import append_for
+from realtime.stream.pausing import Pausing
+from realtime.stream.pending_commands import PendingCommand, PendingCommands
+from realtime.stream.reading_on import ReadingOn
+from realtime.stream.spanned_text import Call
+from realtime.stream.tool_loop import ResultInject, ToolLoop
+
+
+class Results:
+    def __init__(
+        self,
+        number: int,
+        context: Context,
+        tools: ToolLoop,
+        commands: PendingCommands,
+        pausing: Pausing,
+        reading_on: ReadingOn,
+    ) -> None:
+        self._number = number
+        self._context = context
+        self._tools = tools
+        self._commands = commands
+        self._pausing = pausing
+        self._reading_on = reading_on
+
+    @property
+    def _missing(self) -> list[Call]:
+        """The calls that have no result then."""
+        calls = calls_then(self._tools.whole, self._commands, len(self._context.output))
+        return [call for call in calls if call.answered is None]
+
+    @property
+    def _turn_has_ended(self) -> bool:
+        """Then: of one that is amended the model writes on, and a text may open another call."""
+        ended = self._tools.turn_has_ended and not self._commands.goes_back
+        ended = ended or (self._pausing.waits_for_results and not self._goes_on)
+        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+
+    @property
+    def _goes_on(self) -> bool:
+        return self._resumes or any(isinstance(asked.frame, protocol.Amend) for asked in self._commands)
+
+    @property
+    def _resumes(self) -> bool:
+        return any(isinstance(asked.command, api.Resume) for asked in self._commands)
+
+    # -- in --------------------------------------------------------------------------------------
+
+    def inject_of(self, result: protocol.ToolResult) -> ResultInject:
+        """What it puts into the stream: nothing, while results of other calls are to come. It is taken in
+        when that is asked for."""
+        self._reading_on.read_all()
+        messages = self._tools.told_with(result, self._missing)
+        return ResultInject(
+            request_id=result.request_id,
+            ref=result.ref,
+            messages=messages or None,
+            tokens=None if messages else [],
+            resume=bool(messages) and self._pausing.ends_with_results,
+            result=result,
+        )
+
+    def take(self, inject: ResultInject) -> ResultInject:
+        """Returns what is put in now. Raises Refusal."""
+        self._reading_on.read_all()
+        return self._tools.take(inject, self._missing, ended=self._turn_has_ended)
+
+    def take_to_tell(self) -> protocol.ToolResult | None:
+        """Where results waited for others that will not come, since a rewind took back their calls: the last
+        of them, which is to be told once more, since all together were never made a turn."""
+        if not self._tools.left or self._commands.waiting or not self._turn_has_ended:
+            return None
+        return self._tools.take_left(self._tools.missing)
+
+    def put_in_due(self) -> None:
+        """The turn has ended: results that came before go in."""
+        due = self._tools.take_due(self._missing)
+        if due is None:
+            return
+        put_in = append_for(self._number, due, offers_tools=self._context.offers_tools)
+        self._commands.request(PendingCommand(put_in, replace(due, ref=None), 0))
+        if not self._pausing.asked:
+            self._go_on()
+
+    def put_in_behind_text(self) -> None:
+        """A text for which they waited stands, which may have opened another call."""
+        if self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
+            self._reading_on.read_all()
+            self.put_in_due()
+
+    # -- and on ----------------------------------------------------------------------------------
+
+    def go_on_behind(self) -> None:
+        """Also where it began to wait when they were on their way, and nobody knew that it would."""
+        if self._pausing.ends_with_results and not self._tools.missing and not self._resumes:
+            self._go_on()
+
+    def go_on_with_call(self) -> None:
+        """One was amended: where it waits for results the model closes it first."""
+        if self._pausing.ends_with_results:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._commands.request(PendingCommand(api.Resume(self._number), None, 0))
+
+
+def _is_text(frame: object) -> bool:
+    """Whether it goes on in the model's own turn."""
+    return isinstance(frame, protocol.Inject) and frame.messages is None and bool(frame.tokens)

@@ -1,0 +1,147 @@
+"""What frames ask of one stream, as commands in the order in which they were asked. It knows what the stream
+will be like when all of it has taken effect, and neither whether it does nor when the stream ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import Params
+from realtime.stream.context import Context
+from realtime.stream.engine_commands import SteeringFrame, commands_for
+from realtime.stream.grants import Grants
+from realtime.stream.guarding import Guarding
+from realtime.stream.params import merged, stops
+from realtime.stream.pausing import Pausing
+from realtime.stream.pending_commands import Owe, PendingCommand, PendingCommands, SendReply
+from realtime.stream.results import Results
+from realtime.stream.tool_loop import ResultInject
+from realtime.text.served_model import ServedModel
+from realtime.text.stop_strings import matcher_for
+
+
+class Steering:
+    def __init__(
+        self,
+        number: int,
+        context: Context,
+        model: ServedModel,
+        commands: PendingCommands,
+        pausing: Pausing,
+        guarding: Guarding,
+        grants: Grants,
+        results: Results,
+        *,
+        hold_at_eos: bool,
+    ) -> None:
+        self._number = number
+        self._context = context
+        self._model = model
+        self._commands = commands
+        self._pausing = pausing
+        self._guarding = guarding
+        self._grants = grants
+        self._results = results
+        self._hold_at_eos = hold_at_eos
+        self._requested_params = context.params
+
+    def ask(
+        self,
+        frame: SteeringFrame,
+        step: int,
+        now: float,
+        send_reply: SendReply | None,
+        owe: Owe | None,
+    ) -> bool:
+        """Returns whether it is to be made a command yet, of what stands then. Raises Refusal."""
+        params = self._checked_params(frame)
+        was_paused = self._pausing.asked
+        if isinstance(frame, ResultInject):
+            frame = self._results.take(frame)
+        self._expect(frame, params)
+        self._hold_for(frame, params)
+        matcher = None if params is None else matcher_for(stops(params))
+        for command in (commands := self._commands_for(frame, params)):
+            preliminary = command is not commands[-1]
+            self._commands.request(
+                PendingCommand(
+                    command,
+                    frame,
+                    step,
+                    params,
+                    stop_matcher=matcher,
+                    received_s=now,
+                    preliminary=preliminary,
+                    send_reply=send_reply,
+                    owe=owe,
+                )
+            )
+        if isinstance(frame, protocol.Inject) and frame.resume:
+            self._go_on_behind_injection(step, was_paused)
+        return None in commands
+
+    def _checked_params(self, frame: SteeringFrame) -> Params | None:
+        """An adjust's parameters, complete; raises Refusal where the frame cannot be done."""
+        if isinstance(frame, protocol.Adjust):
+            return merged(self._requested_params, frame.params, vocab=self._model.vocab)
+        if isinstance(frame, protocol.Inject):
+            assert frame.tokens is not None
+            self._context.check_room(frame.at, len(frame.tokens), self._model.context)
+        return None
+
+    def _expect(self, frame: SteeringFrame, params: Params | None) -> None:
+        """What is so from now on, whenever it takes effect."""
+        match frame:
+            case protocol.Pause(kv=kv):
+                self._pausing.ask()
+                self._pausing.released |= kv == "release"
+            case protocol.Resume():
+                self._pausing.ask_to_go_on()
+                if self._pausing.reason == "guard":
+                    self._guarding.let_through()
+            case protocol.Adjust():
+                assert params is not None
+                self._requested_params = params
+                self._grants.expect(params.reasoning_tokens)
+            case protocol.Inject(resume=True):
+                self._pausing.ask_to_go_on()
+
+    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
+        """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
+        known how much that may be."""
+        at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
+        turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
+        if turns_back or params is not None:
+            self._grants.hold()
+
+    def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:
+        """None stands for one that is made when all that was asked before has taken effect."""
+        if isinstance(frame, protocol.Inject) and frame.at is not None:
+            return [None]
+        return commands_for(
+            self._number,
+            frame,
+            params,
+            self._context.rules,
+            offers_tools=self._context.offers_tools,
+            hold_at_eos=self._hold_at_eos,
+        )
+
+    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
+        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
+        put_in = self._commands.waiting[-1]
+        fits = isinstance(put_in.command, api.Append) and (
+            put_in.command.grammar_anew or not self._context.has_grammar
+        )
+        is_sure = fits and self._commands.waiting[0] is put_in
+        resume = PendingCommand(api.Resume(self._number), None, step, was_paused=was_paused)
+        resume.hangs_on = None if is_sure else put_in
+        self._commands.request(resume)
+
+    def stay(self, refused: PendingCommand) -> None:
+        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
+        dropped = self._commands.drop_hanging_on(refused)
+        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
+        if dropped is not None and dropped.was_paused and not goes_on:
+            self._pausing.ask()
