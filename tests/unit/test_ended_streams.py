@@ -50,7 +50,7 @@ def test_it_is_kept_for_so_long_and_its_name_for_longer() -> None:
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:
-    there, stream = EndedStreams(), ended()
+    there, stream = EndedStreams(byte_limit=1 << 30), ended()
     keys = named(STREAM_LIMIT + 2)
     for key in keys:
         there.add(key, stream, b"", NOW)
@@ -100,7 +100,7 @@ def test_names_are_forgotten_too_the_oldest_first() -> None:
 
 
 def test_one_tenants_many_push_out_nothing_of_anothers() -> None:
-    there, stream = EndedStreams(), ended()
+    there, stream = EndedStreams(byte_limit=1 << 30), ended()
     there.add(A, stream, b"", NOW)
     flood = [StreamKey("another", str(number)) for number in range(STREAM_LIMIT + 50)]
     for key in flood:
