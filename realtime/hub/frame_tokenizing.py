@@ -224,8 +224,14 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
         check_tools(frame)
     match frame:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
-            with _refusing(frame, model):
-                model.tokenizer.check_length(text, below=model.context)
+            texts = [text]
+        case protocol.ToolResult():
+            texts = _told(frame).texts  # also where it waits for others': with it none of them would fit
+        case _:
+            return
+    with _refusing(frame, model):
+        for text in texts:
+            model.tokenizer.check_length(text, below=model.context)
 
 
 class Opening(Struct):
@@ -373,7 +379,8 @@ def _refusing(frame: StreamFrame, model: ServedModel) -> Iterator[None]:
     except NotBriefError:
         raise
     except TooManyTokensError as error:
-        kind = "prompt" if isinstance(frame, protocol.Start) else "inject"
+        named = {protocol.Start: "prompt", protocol.ToolResult: "tool_result"}
+        kind = named.get(type(frame), "inject")
         raise Refusal(
             "context_too_long",
             f"The {kind} has at least {error.fewest} tokens; the model's context holds {model.context}, "

@@ -27,7 +27,15 @@ from realtime.hub.awaited_starts import AwaitedStarts
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.deposits import Deposits
-from realtime.hub.frame_tokenizing import Opening, Tokenized, brings_text, start_digest, text_length, tokenize
+from realtime.hub.frame_tokenizing import (
+    Opening,
+    Tokenized,
+    brings_text,
+    check_length,
+    start_digest,
+    text_length,
+    tokenize,
+)
 from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
@@ -539,6 +547,7 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
         assert entry is not None
+        check_length(frame, entry.stream.model)
         return entry.stream.inject_of(frame)
 
     def _tell_left(self, entry: LiveStream) -> None:

@@ -276,8 +276,8 @@ def test_a_result_weighs_and_is_paid_for_as_the_text_that_it_is(said: dict[str, 
     assert weight(told) > len(LONG)
 
 
-async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+async def called_twice(server: SimulatedServer) -> tuple[RecordingListener, str, str]:
+    """Who listens to a stream that waits for the results of two calls, and the calls' ids."""
     listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
     listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
     rest(server)
@@ -285,6 +285,28 @@ async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch
     listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
     listener.send(protocol.Resume(request_id="a"))
     rest(server)
+    return listener, first, second
+
+
+async def test_a_result_that_fits_no_context_is_refused_also_where_it_waits_for_anothers() -> None:
+    """Refused with theirs, whoever tells the last would hear of it, and could tell nothing that fits."""
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, first, second = await called_twice(server)
+    listener.send(msgspec.structs.replace(result(first, ref="long"), content="long " * 100_000))
+    await settled()
+    assert (error := listener.error()).code == "context_too_long"
+    assert error.message.startswith("The tool_result has at least ")
+    listener.send(result(first, ref="first"))
+    listener.send(result(second, ref="second"))
+    rest(server)
+    assert not listener.errors
+    put_in = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
+    assert [(event.ref, event.count > 0) for event in put_in] == [("first", False), ("second", True)]
+
+
+async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+    listener, first, second = await called_twice(server)
     (entry,) = server.hub._registry.entries
     assert entry.stream.paused == "tool_call"
     with monkeypatch.context() as patch:

@@ -17,6 +17,7 @@ from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import EVERY_S, RefusalLog
 from realtime.pieces import at_once
 from tests.fakes.checking_client import Reader
+from tests.fakes.engine_links import HELLO
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, endless, start
 from tests.fakes.simulated_server import SimulatedServer
@@ -93,6 +94,12 @@ def test_behind_a_quiet_second_nothing_is_kept_and_the_next_is_told_at_once(line
 # -- what the hub refuses ----------------------------------------------------------------------------
 
 
+def of_one_engine() -> Metrics:
+    metrics = Metrics()
+    metrics.engine_ready(0, HELLO)
+    return metrics
+
+
 def counted(metrics: Metrics) -> dict[str, float]:
     families = text_string_to_metric_families(at_once(metrics.text()).decode())
     (family,) = (family for family in families if family.name == "midstream_refusals")
@@ -100,7 +107,7 @@ def counted(metrics: Metrics) -> dict[str, float]:
 
 
 def test_every_refusal_of_the_hubs_is_told_to_observers_once() -> None:
-    metrics = Metrics()
+    metrics = of_one_engine()
     server = SimulatedServer(SIZE, observer=metrics)
     reader = Reader(server)
     reader.send(endless())
@@ -113,7 +120,7 @@ def test_every_refusal_of_the_hubs_is_told_to_observers_once() -> None:
 
 
 def test_whoever_loses_a_stream_to_another_is_counted_as_refused() -> None:
-    metrics = Metrics()
+    metrics = of_one_engine()
     server = SimulatedServer(SIZE, observer=metrics)
     first, second = (RecordingListener(server) for _ in range(2))
     first.send(endless())
@@ -124,7 +131,7 @@ def test_whoever_loses_a_stream_to_another_is_counted_as_refused() -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_what_is_refused_only_by_the_engine_or_the_end_is_counted_too(elsewhere: bool) -> None:
-    metrics = Metrics()
+    metrics = of_one_engine()
     server = SimulatedServer(SIZE, observer=metrics)
     listener = RecordingListener(server)
     listener.send(endless())
