@@ -182,11 +182,13 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             ending = partial(
                 let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over
             )
-            server = Server(
-                _uvicorn_config(options, endpoints, ledger), ending, accepts_to_the_end=not hands_over
-            )
-            tell(options.address_file, address_of(listening[0]))
-            greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
+
+            def accepting() -> None:
+                tell(options.address_file, address_of(listening[0]))
+                greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
+
+            config = _uvicorn_config(options, endpoints, ledger)
+            server = Server(config, ending, accepting, accepts_to_the_end=not hands_over)
             await server.serve(sockets=listening)
     except EngineFailed as error:
         raise StartupError(f"the engine does not start: {error}") from None

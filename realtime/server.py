@@ -36,10 +36,13 @@ class Server(uvicorn.Server):
         self,
         config: uvicorn.Config,
         ending: Callable[[], Coroutine[Any, Any, None]],
+        accepting: Callable[[], None],
         *,
         accepts_to_the_end: bool = True,
     ) -> None:
+        """`accepting`: says that it serves. Whoever hears that may tell it to end: it ends in good order."""
         super().__init__(config)
+        self._accepting = accepting
         self._accepts_to_the_end = accepts_to_the_end
         self._loop = asyncio.get_running_loop()
         self._ending = ending
@@ -63,6 +66,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # which would accept by itself, and log each time that it cannot
         self._acceptors = [Acceptor(listening, self._new_protocol) for listening in sockets or []]
+        self._accepting()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._stop_accepting()

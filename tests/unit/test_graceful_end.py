@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +63,7 @@ async def test_a_signal_always_has_somebody_to_hear_it_from_the_load_to_the_serv
     interrupted = signal.getsignal(signal.SIGINT)
     monkeypatch.setattr(signal, "signal", note)
     with _cancelled_by_sigterm():
-        server = Server(uvicorn.Config(lambda: None, log_config=None), ending)
+        server = Server(uvicorn.Config(lambda: None, log_config=None), ending, lambda: None)
         with server.capture_signals():
             signal.raise_signal(signal.SIGTERM)
             await asyncio.wait_for(heard.wait(), 30)
@@ -70,6 +71,21 @@ async def test_a_signal_always_has_somebody_to_hear_it_from_the_load_to_the_serv
         assert signal.getsignal(signal.SIGINT) is interrupted
     assert told == ["<lambda>", "handle_exit", str(signal.SIG_DFL), str(signal.SIG_DFL)]
     assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
+
+
+async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
+    heard = asyncio.Event()
+
+    async def ending() -> None:
+        heard.set()
+
+    def accepting() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    config = uvicorn.Config(lambda: None, log_config=None, lifespan="off")
+    with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
+        await asyncio.wait_for(Server(config, ending, accepting).serve(sockets=[listening]), 30)
+    assert heard.is_set()
 
 
 class Peer(FakeWebSocket):
