@@ -248,17 +248,21 @@ async def test_an_error_that_cannot_be_printed_is_told_by_its_name(client: midst
     assert run.outcomes[0].error == "Unsayable"
 
 
-async def test_an_error_of_any_length_ends_no_run(client: midstream.Client) -> None:
+@pytest.mark.parametrize(
+    ("times", "why"),
+    [(30_000, "The inject has at least "), (300_000, "it would be a message of 1500")],
+    ids=["fits no context", "fits no message"],
+)
+async def test_an_error_of_any_length_ends_no_run(client: midstream.Client, times: int, why: str) -> None:
     """As where a tool's own server answers with a page."""
 
     def weather(city: str) -> str:
-        raise ValueError(city * (300_000 if city == "Rome" else 30_000))
+        raise ValueError(city * times)
 
-    run = await client.run(Agent(tools=[weather]), saying(PARIS + ROME, "Pity."))
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
     assert await run.answer() == "Pity."
-    fits, sent = (one.error or "" for one in run.outcomes)
-    assert fits.startswith("the error cannot be told: ")
-    assert sent.startswith("the error cannot be told: it would be a message of 1200")
+    (told,) = (one.error or "" for one in run.outcomes)
+    assert told.startswith(f"the error cannot be told: {why}")
 
 
 class Text(str):
