@@ -96,7 +96,7 @@ class FreeRuns:
             self._jump()
         here = self._hand
         if missing == 1:
-            taken.append(here)  # a range of one costs more than all the rest of a table of one
+            taken.append(here)  # to make a range and read it is a tenth of what a table of one takes
         else:
             taken += range(here, here + missing)
         # Whoever has outgrown its run goes on to grow.

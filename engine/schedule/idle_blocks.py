@@ -23,9 +23,8 @@ class IdleBlocks:
         self._free = free
         self._holds = bytearray(blocks)  # whether it held memory when it was let go of last
         self._line: list[tuple[float, int]] = []  # of neighbourhoods
-        self._since = [NEVER] * (
-            blocks // NEIGHBOURS + 1
-        )  # when one of it was let go of last, if it is in line
+        # Of each neighbourhood in line: when one of it was let go of last.
+        self._since = [NEVER] * (blocks // NEIGHBOURS + 1)
 
     def __contains__(self, number: int) -> bool:
         return bool(self._holds[number]) and self._free(number)
@@ -46,7 +45,7 @@ class IdleBlocks:
             since[at] = now
 
     def take(self, until: float, most: int) -> list[int]:
-        """Of as many blocks at most as these those that have been idle since then: they hold nothing any
+        """About `most` blocks are looked at: those of them that have been idle since then hold nothing any
         more."""
         line, since, taken = self._line, self._since, list[int]()
         for _ in range(0, most, NEIGHBOURS):

@@ -16,9 +16,7 @@ class EngineTotals:
     def __init__(self) -> None:
         self.latest: dict[int, api.Stats] = {}  # of those that serve: those of the last step
         self._began: dict[int, api.Stats] = {}  # of those that serve: what they had counted before
-        self._unheard: set[int] = (
-            set()
-        )  # of those that serve: who may have counted before, and has told nothing
+        self._unheard = set[int]()  # of those that serve: who may have counted before, and has told nothing
         self._before = Counter[str]()  # of engines that are gone
 
     def engine_ready(self, engine: int, hello: api.Hello) -> None:
