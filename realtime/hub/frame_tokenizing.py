@@ -226,7 +226,7 @@ def check_length(frame: StreamFrame, model: ServedModel) -> None:
         case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
             texts = [text]
         case protocol.ToolResult():
-            texts = _told(frame).texts  # also where it waits for others': with it none of them would fit
+            texts = _told(frame).texts
         case _:
             return
     with _refusing(frame, model):
@@ -379,8 +379,8 @@ def _refusing(frame: StreamFrame, model: ServedModel) -> Iterator[None]:
     except NotBriefError:
         raise
     except TooManyTokensError as error:
-        named = {protocol.Start: "prompt", protocol.ToolResult: "tool_result"}
-        kind = named.get(type(frame), "inject")
+        named = {protocol.Start: "prompt", protocol.Inject: "inject"}
+        kind = named.get(type(frame), "tool_result")
         raise Refusal(
             "context_too_long",
             f"The {kind} has at least {error.fewest} tokens; the model's context holds {model.context}, "

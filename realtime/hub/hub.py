@@ -31,7 +31,6 @@ from realtime.hub.frame_tokenizing import (
     Opening,
     Tokenized,
     brings_text,
-    check_length,
     start_digest,
     text_length,
     tokenize,
@@ -547,7 +546,6 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
         assert entry is not None
-        check_length(frame, entry.stream.model)
         return entry.stream.inject_of(frame)
 
     def _tell_left(self, entry: LiveStream) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
 from midstream import protocol
+from midstream.protocol import Message
 from realtime.stream.engine_commands import SteeringFrame, index_of
 from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
@@ -74,9 +75,14 @@ _decode = msgspec.msgpack.Decoder(Told | PutIn).decode
 
 
 def encode_told(told: Told) -> bytes:
-    if isinstance(told, protocol.Inject):
-        return _encode(PutIn(replace(told, tokens=None), int32(told.tokens or ())))
+    if isinstance(told, protocol.Inject):  # what it says is in its tokens; whose results they are, is not
+        inject = replace(told, text=None, messages=_without_text(told.messages), tokens=None)
+        return _encode(PutIn(inject, int32(told.tokens or ())))
     return _encode(told)
+
+
+def _without_text(messages: list[Message] | None) -> list[Message] | None:
+    return messages and [Message(role=each.role, tool_call_id=each.tool_call_id) for each in messages]
 
 
 def asked_at(told: bytes) -> int:

@@ -59,16 +59,13 @@ class Results:
     # -- in --------------------------------------------------------------------------------------
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
-        """What it puts into the stream: nothing, while results of other calls are to come. It is taken in
-        when that is asked for."""
+        """What it puts into the stream, if nothing has come between when it is taken in."""
         self._reading_on.read_all()
-        messages = self._tools.told_with(result, self._missing)
         return ResultInject(
             request_id=result.request_id,
             ref=result.ref,
-            messages=messages or None,
-            tokens=None if messages else [],
-            resume=bool(messages) and self._pausing.ends_with_results,
+            messages=self._tools.told_with(result, self._missing),
+            resume=self._pausing.ends_with_results,
             result=result,
         )
 

@@ -97,13 +97,13 @@ class ToolLoop:
             event.approval = event.end is not None and event.call_id in waiting
 
     def told_with(self, result: protocol.ToolResult, missing: Sequence[Call]) -> list[Message]:
-        """What is to be told to the model once this is taken. `missing`: the calls that have no result when
-        its turn comes. Raises Refusal."""
+        """What is to be told to the model once this is taken; where it waits for others it is made tokens by
+        itself, since one that fits no context is refused before any waits for it. `missing`: the calls that
+        have no result when its turn comes. Raises Refusal."""
         asked = self._asked(result, missing)
         results = self._results | {result.call_id: result}
-        told = missing if self._together else [asked]
-        if any(call.call_id not in results for call in told):
-            return []
+        are_all = all(call.call_id in results for call in missing)
+        told = missing if self._together and are_all else [asked]
         return [_message(call, results[call.call_id]) for call in told]
 
     def _asked(self, result: protocol.ToolResult, missing: Sequence[Call]) -> Call:

@@ -288,14 +288,23 @@ async def called_twice(server: SimulatedServer) -> tuple[RecordingListener, str,
     return listener, first, second
 
 
-async def test_a_result_that_fits_no_context_is_refused_also_where_it_waits_for_anothers() -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (100_000, "The tool_result has at least "),
+        (1200, "169 tokens stand and 6017 more were to be injected"),
+    ],
+)
+async def test_a_result_that_fits_no_context_is_refused_also_where_it_waits_for_anothers(
+    words: int, message: str
+) -> None:
     """Refused with theirs, whoever tells the last would hear of it, and could tell nothing that fits."""
     server = SimulatedServer(SIZE, tokenizer=knowing())
     listener, first, second = await called_twice(server)
-    listener.send(msgspec.structs.replace(result(first, ref="long"), content="long " * 100_000))
+    listener.send(msgspec.structs.replace(result(first, ref="long"), content="long " * words))
     await settled()
     assert (error := listener.error()).code == "context_too_long"
-    assert error.message.startswith("The tool_result has at least ")
+    assert error.message.startswith(message)
     listener.send(result(first, ref="first"))
     listener.send(result(second, ref="second"))
     rest(server)

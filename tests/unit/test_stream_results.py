@@ -41,16 +41,24 @@ def result(call_id: str, **said: Any) -> ToolResult:
     return ToolResult(request_id="a", call_id=call_id, **(said or {"content": "42"}))
 
 
+def told(inject: ResultInject) -> list[str | None]:
+    """Of which calls it has the results."""
+    return [message.tool_call_id for message in inject.messages or []]
+
+
 def in_tokens(inject: ResultInject) -> ResultInject:
-    return replace(inject, tokens=[5] * 9 if inject.messages else [])
+    return replace(inject, tokens=[5] * 9)
 
 
 def put_in(one: LoneStream, inject: ResultInject) -> None:
-    """As the hub does it, and the engine's answers."""
-    inject = in_tokens(inject)
-    tokens = inject.tokens or []
-    one.steer(inject)
-    one.answer(api.Appended(one.index, len(tokens)), *([api.Resumed(one.index)] if inject.resume else []))
+    """As the hub does it, and the engine's answers to what comes of it."""
+    behind = len(one.commands)
+    one.steer(in_tokens(inject))
+    one.answer(*[_answer(one.index, command) for command in one.commands[behind:]])
+
+
+def _answer(index: int, command: object) -> api.AnyChange:
+    return api.Appended(index, len(command.tokens)) if isinstance(command, api.Append) else api.Resumed(index)
 
 
 def test_the_engine_is_asked_to_hold_at_an_end_token_and_only_where_tools_are() -> None:
@@ -69,9 +77,9 @@ def test_it_stands_before_the_end_token_which_counts_as_discarded() -> None:
 
 def test_results_wait_for_each_other_and_go_in_as_the_calls_came() -> None:
     one, (find, stop) = called(FIND, STOP)
-    first = one.stream.inject_of(result(stop, content=[TextPart("so")]))
-    assert (first.messages, first.tokens, first.resume) == (None, [], False)
-    put_in(one, first)
+    put_in(one, one.stream.inject_of(result(stop, content=[TextPart("so")])))
+    assert one.commands[-1] == api.Append(7, [])
+    assert one.stream.paused == "tool_call"
     both = one.stream.inject_of(result(find, error="gone"))
     assert both.resume
     assert both.messages == [
@@ -158,7 +166,7 @@ def test_a_result_behind_a_text_on_its_way_waits_for_the_call_that_opens() -> No
     one.answer(api.Appended(one.index, len(STOP)), api.Appended(one.index, 0))
     (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
     both = one.stream.inject_of(result(stop))
-    assert [message.tool_call_id for message in both.messages or []] == [find, stop]
+    assert told(both) == [find, stop]
     put_in(one, both)
     assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
@@ -182,12 +190,12 @@ def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_tak
     one.steer(protocol.Rewind(request_id="a", to=len(FIND)))
     assert one.stream.take_result_to_tell() is None
     one.answer(api.Truncated(len(FIND)))
-    told = one.stream.take_result_to_tell()
-    assert told == result(find)
+    last = one.stream.take_result_to_tell()
+    assert last == result(find)
     assert one.stream.take_result_to_tell() is None, "it is being told"
-    both = one.stream.inject_of(told)
-    assert [message.tool_call_id for message in both.messages or []] == [find]
-    put_in(one, both)
+    alone = one.stream.inject_of(last)
+    assert told(alone) == [find]
+    put_in(one, alone)
     assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
 
@@ -213,7 +221,7 @@ def test_but_not_where_another_call_came_since() -> None:
     (stop,) = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
     assert one.stream.paused == "tool_call"
     both = one.stream.inject_of(result(stop))
-    assert [message.tool_call_id for message in both.messages or []] == [find, stop]
+    assert told(both) == [find, stop]
 
 
 def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
@@ -232,7 +240,7 @@ def test_each_result_goes_in_by_itself_where_the_stream_goes_on_meanwhile() -> N
     one.write(FIND + STOP)
     find, stop = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
     given = one.stream.inject_of(result(stop))
-    assert [message.tool_call_id for message in given.messages or []] == [stop]
+    assert told(given) == [stop]
     put_in(one, given)
     end(one)
     assert one.stream.paused == "tool_call", f"{find} has none yet"
@@ -262,12 +270,12 @@ def test_a_result_may_be_replaced_while_it_waits_and_not_once_it_is_in() -> None
 def test_a_result_that_is_refused_does_not_go_in_with_anothers() -> None:
     one, (find, stop) = called(FIND, STOP)
     one.stream.inject_of(result(find, content="never asked for"))
-    assert not one.stream.inject_of(result(stop)).messages, "its hub has refused it"
+    assert told(one.stream.inject_of(result(stop))) == [stop], "its hub has refused the other"
     put_in(one, one.stream.inject_of(result(find)))
     one.steer(in_tokens(one.stream.inject_of(result(stop, content="too long"))))
     one.answer(api.Refused(one.index, 4090, 4096), api.Resumed(one.index))
     end(one)
-    assert not one.stream.inject_of(result(find, content="less")).messages
+    assert told(one.stream.inject_of(result(find, content="less"))) == [find]
     both = one.stream.inject_of(result(stop))
     assert [message.content for message in both.messages or []] == ["42", "42"]
 
@@ -327,7 +335,7 @@ def test_a_result_is_judged_by_what_stands_when_its_turn_comes() -> None:
     with pytest.raises(Refusal, match=f'does for "{find}"'):
         one.stream.inject_of(result(stop))
     both = one.stream.inject_of(result(find))
-    assert [message.tool_call_id for message in both.messages or []] == [find], "there is no other then"
+    assert told(both) == [find], "there is no other then"
     one.steer(protocol.Rewind(request_id="a", to=0))
     with pytest.raises(Refusal, match="waits for no result"):
         one.stream.inject_of(result(find))
