@@ -51,8 +51,11 @@ def _execute(module: str, *words: str, environ: dict[str, str], keep: int = 2) -
 
 
 def _become_engine(waiting: socket.socket, scripts: str) -> int:
+    import torch
+
     from engine.__main__ import main
 
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))  # which is looked at once, when it is loaded
     if scripts:
         runpy.run_path(scripts)["follow_scripts"]()
     _, descriptors, _, _ = socket.recv_fds(waiting, 1, 1)

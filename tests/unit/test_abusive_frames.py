@@ -33,9 +33,9 @@ def test_an_attack_is_named_by_its_kinds_how_it_reads_and_its_connections() -> N
 
 
 def test_others_gaps_are_told_in_times_of_quiet_and_of_quiet_beside_a_busy_process() -> None:
-    outcome = Outcome(
-        Case(("ping",), "all", 1), Seen(5.0, 30.0, 60.0), Seen(4.0, 20.0, 40.0), Seen(5.0, 24.0, 41.0)
-    )
-    assert (outcome.gap, outcome.gap_beside_busy, outcome.mib) == (1.5, 1.25, 20.0)
+    seen, quiet, busy = Seen(5.0, 30.0, 60.0), Seen(4.0, 20.0, 40.0), Seen(5.0, 24.0, 41.0)
+    outcome = Outcome(Case(("ping",), "all", 1), seen, quiet, busy, before_mib=55.0)
+    assert (outcome.gap, outcome.gap_beside_busy) == (1.5, 1.25)
+    assert (outcome.mib, outcome.mib_in_all) == (5.0, 20.0)
     assert within(outcome)
     assert not within(outcome._replace(quiet=Seen(4.0, 19.0, 40.0)))
