@@ -96,7 +96,7 @@ class Listener:
         """A step's news, from the engine's thread: to each gateway those of its streams. Nobody waits for one
         that takes nothing."""
         with self._lock:
-            shares = {gateway: list[api.News]() for gateway in list(self._gateways)}
+            shares: dict[Gateway, list[api.News]] = {gateway: [] for gateway in list(self._gateways)}
             for news in output.news:
                 owner = self._owner(news)
                 if owner is None:
@@ -159,7 +159,7 @@ class Listener:
             self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
-        said = list[api.AnyCommand]()
+        said: list[api.AnyCommand] = []
         try:
             with self._lock:
                 for command in commands:

@@ -117,7 +117,8 @@ class TokenCounts:
         device = self._output.device
         seqs = list({request.seq.slot: request.seq for request in requests}.values())
         rows = self._rows_of([seq.slot for seq in seqs])
-        counts, anew = dict[int, CountedRow](), []
+        counts: dict[int, CountedRow] = {}
+        anew = []
         named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
         output: list[list[int]] = [[], []]  # rows, and tokens that were output since
         for seq, row in zip(seqs, rows, strict=True):

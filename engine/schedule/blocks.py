@@ -29,13 +29,14 @@ EVICTED_TOGETHER = 32  # blocks, before it is looked again whether they were eno
 
 class Blocks:
     def __init__(self, count: int, block_size: int, *, runs: bool) -> None:
-        self.refs = [0] * count  # tables that a block is in
+        # Tables that a block is in; below 0 it is free, and its memory idle (`idle_blocks.py`).
+        self.refs = [0] * count
         self._names: list[bytes | None] = [None] * count
         self._named = bytearray(count)  # whether it has a name: of a million blocks a byte is sooner read
         self._by_name: dict[bytes, int] = {}
         self._cached: OrderedDict[int, float] = OrderedDict()  # since when; least recently used first
         self._free: FreeBlocks = FreeRuns(self.refs, max(1, PIECE // block_size)) if runs else FreeList(count)
-        self._idle = IdleBlocks(count, self._is_free)
+        self._idle = IdleBlocks(self.refs)
         self.news = NameNews()
         self.now = 0.0  # as we were last told
 
@@ -69,7 +70,8 @@ class Blocks:
         if missing := count - len(taken):
             if self._cached:
                 self._make_room(missing)
-            taken += self._free.take(missing, len(table) + len(taken), held + len(taken))
+            more = self._free.take(missing, len(table) + len(taken), held + len(taken))
+            taken = taken + more if taken else more
         refs = self.refs
         for number in taken:
             refs[number] = 1
@@ -85,19 +87,22 @@ class Blocks:
     def drop(self, numbers: list[int]) -> None:
         """A table's end is in it no longer. What nobody else uses is cached, or free."""
         refs, named, cached, now = self.refs, self._named, self._cached, self.now
+        period = self._idle.period
         free: list[int] = []
         # Last block first: what is evicted first from the cache should be a chain's end, not its beginning.
         for number in reversed(numbers):
-            refs[number] = left = refs[number] - 1
+            left = refs[number] - 1
             if left:
-                continue
-            if named[number]:
+                refs[number] = left
+            elif named[number]:
+                refs[number] = 0
                 cached[number] = now
             else:
+                refs[number] = period
                 free.append(number)
         if free:
+            self._idle.last = now
             self._free.give(free)
-            self._idle.add(free, now)
 
     def _make_room(self, count: int) -> None:
         free = self._free
@@ -128,11 +133,8 @@ class Blocks:
 
     def _give(self, numbers: list[int]) -> None:
         """They are free, and hold memory until nobody has taken them for a while."""
-        self._free.give(numbers)
         self._idle.add(numbers, self.now)
-
-    def _is_free(self, number: int) -> bool:
-        return not self.refs[number] and number not in self._cached
+        self._free.give(numbers)
 
     # -- names -----------------------------------------------------------------------------------
 
@@ -186,15 +188,12 @@ class Blocks:
         """
         ripe = self._forget_oldest(sum(since <= until for since in islice(self._cached.values(), most)))
         self._free.give(ripe)
-        self._idle.emptied(ripe)
-        ripe += self._idle.take(until, most - len(ripe))
+        ripe += self._idle.take(self.now, until, most - len(ripe))
         return [at for at in sorted({number // group for number in ripe}) if self._holds_nothing(at, group)]
 
     def _holds_nothing(self, at: int, group: int) -> bool:
         neighbours = range(at * group, min((at + 1) * group, self.total))
-        return not any(
-            self.refs[number] or number in self._cached or number in self._idle for number in neighbours
-        )
+        return not any(self.refs[number] or number in self._cached for number in neighbours)
 
     # -- proof -----------------------------------------------------------------------------------
 
@@ -202,7 +201,8 @@ class Blocks:
         """Raise unless every block is accounted for exactly once. `owners`: the tables that each is in."""
         free = Counter(self._free)
         for number, refs in enumerate(self.refs):
-            assert refs == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
+            tables = max(refs, 0)
+            assert tables == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
             states = (refs > 0) + (number in self._cached) + free[number]
             assert states == 1, f"block {number}: free, cached or used, {states} times"
             assert number not in self._cached or self._names[number], f"block {number}: without a name"

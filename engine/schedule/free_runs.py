@@ -13,7 +13,7 @@ LEAST_PITCH = 8  # blocks from one table's beginning to the next's are a multipl
 LEAST_ROOM = 4  # blocks behind a table for its growth
 PITCHES = 32  # of as many tables in a free run
 SHARE_AHEAD = 4  # one in so many blocks may be free though others are cached, where that makes a run wide
-NEIGHBOURS = 256  # blocks, of whose runs the widest is known
+NEIGHBOURS = 256  # blocks, of whose runs the widest is known; a power of two
 
 
 class FreeRuns:
@@ -30,7 +30,7 @@ class FreeRuns:
     """
 
     def __init__(self, refs: list[int], piece: int = 1) -> None:
-        self._refs = refs  # of every block; one that is used stands in the hand's way
+        self._refs = refs  # of every block; one that is used, above 0, stands in the hand's way
         self._piece = piece
         ahead = len(refs) // SHARE_AHEAD
         self.most_ahead = ahead if ahead >= LEAST_PITCH else 0
@@ -64,7 +64,7 @@ class FreeRuns:
             first += length or 1
 
     def fits(self, count: int) -> bool:
-        if self._hand == len(self._refs) or self._refs[self._hand]:
+        if self._hand == len(self._refs) or self._refs[self._hand] > 0:
             self._jump()
         if self._lengths[self._hand] >= count + LEAST_ROOM:
             return True
@@ -95,12 +95,11 @@ class FreeRuns:
                 return taken
             self._jump()
         here = self._hand
-        if missing == 1:
-            taken.append(here)  # to make a range and read it is a tenth of what a table of one takes
-        else:
-            taken += range(here, here + missing)
         # Whoever has outgrown its run goes on to grow.
         self._pass(here + missing, LEAST_ROOM if held < 4 * LEAST_ROOM else held // 4)
+        if count == 1:
+            return [here]  # to make a range and read it is a tenth of what a table of one takes
+        taken += range(here, here + missing)
         return taken
 
     def _take_narrow(self, count: int, at: int, taken: list[int]) -> None:
@@ -159,7 +158,7 @@ class FreeRuns:
         end = first + lengths[first]
         hand = first
         self._unlist(first)
-        if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1]:
+        if first and end - first > 2 * LEAST_PITCH and self._refs[first - 1] > 0:
             hand = _roundest(first + (end - first) // 4, end - (end - first) // 4)
             self._list(first, hand)
         self._lay_hand(hand, end)
@@ -196,8 +195,9 @@ class FreeRuns:
         length = end - first
         self._lengths[first] = self._lengths[end - 1] = length
         bits = self._bits[first] = length.bit_length()
-        if bits > self._most_nearby[first // NEIGHBOURS]:
-            self._most_nearby[first // NEIGHBOURS] = bits
+        at = first // NEIGHBOURS
+        if bits > self._most_nearby[at]:
+            self._most_nearby[at] = bits
             if bits > self._most:
                 self._most = bits
 
@@ -246,7 +246,7 @@ class FreeRuns:
         if end != hand and (behind := lengths[end]):
             lengths[end] = 0
             # Where it was wide nearby, what it is in now is at least as wide.
-            if first // NEIGHBOURS == end // NEIGHBOURS and first != hand:
+            if first ^ end < NEIGHBOURS and first != hand:
                 self._bits[end] = 0
             else:
                 self._unlist(end)

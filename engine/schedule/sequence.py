@@ -272,7 +272,8 @@ class Sequence:
         """Remove all tokens from this position on, which may lie within an injection."""
         self.tokens_version += 1
         if position < self.num_tokens:
-            left, kept = position - self.num_prompt, list[tuple[int, int]]()
+            left = position - self.num_prompt
+            kept: list[tuple[int, int]] = []
             for before, count in self.injections:
                 stays = min(count, left - before)
                 if stays <= 0:

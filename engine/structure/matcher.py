@@ -185,7 +185,8 @@ class Matcher:
         drafts, self._drafts = self._drafts, ()
         if not drafts or self._runs[-1].behind_end:
             return [None] * len(drafts)
-        matcher, masks = self._matcher, list[bytes | None]()
+        matcher = self._matcher
+        masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
             if not matcher.try_consume_tokens([draft]):
                 break

@@ -120,7 +120,7 @@ class WatchedEngine:
         if self.closed.is_set():
             return
         self._spoke.set()
-        news = list[News]()
+        news: list[News] = []
         for message in messages:
             if isinstance(message, News):
                 news.append(message)

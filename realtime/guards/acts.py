@@ -32,7 +32,8 @@ class Acts:
     @property
     def bans(self) -> list[tuple[int, int]]:
         """Tokens that may not stand at an index. Whoever went back to before one has taken it back."""
-        bans, least = list[tuple[int, int]](), None
+        bans: list[tuple[int, int]] = []
+        least = None
         for act in reversed(self._acts):
             if least is None or act.index <= least:
                 least = act.index

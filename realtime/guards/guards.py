@@ -108,7 +108,7 @@ class Guards:
     def _verdicts(
         self, finds: dict[int, Find], written: Written, seconds: float, acts: Acts
     ) -> list[Verdict]:
-        verdicts = list[Verdict]()
+        verdicts: list[Verdict] = []
         said = _Said(written)
         for at, guard in enumerate(self.asked):
             verdict = self._of_budget(guard, written, seconds, acts) if guard.budget else None

@@ -132,7 +132,8 @@ class IncomingNews:
     def _take_tokens(self, steps: list[StepNews]) -> None:
         """Of an engine's steps that came together."""
         by_number = self._registry.by_number
-        computed, moved = defaultdict[str, int](int), list[Stream]()
+        computed: defaultdict[str, int] = defaultdict(int)
+        moved: list[Stream] = []
         with self._waking() as wake:
             for step in steps:
                 for news in step.output.news:
@@ -151,8 +152,9 @@ class IncomingNews:
                 self._count(computed, {steps[0].engine: moved})
 
     def _take_in(self, some: list[StreamNews]) -> None:
-        computed, moved = defaultdict[str, int](int), defaultdict[ServingEngine, list[Stream]](list)
-        later = list[StreamNews]()
+        computed: defaultdict[str, int] = defaultdict(int)
+        moved: defaultdict[ServingEngine, list[Stream]] = defaultdict(list)
+        later: list[StreamNews] = []
         with self._waking() as wake:
             for one in some:
                 entry = self._take_in_one(one, later)

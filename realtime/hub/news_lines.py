@@ -83,7 +83,8 @@ class NewsLines:
     def add(self, steps: list[StepNews]) -> None:
         """Of steps that came together."""
         self._steps.extend(steps)
-        plain, dear = list[StreamNews](), list[StreamNews]()
+        plain: list[StreamNews] = []
+        dear: list[StreamNews] = []
         for step in steps:
             step.left = len(step.output.news)
             for one in [self._weighed(step, news) for news in step.output.news]:
@@ -114,7 +115,7 @@ class NewsLines:
 
     def _take_in_dear(self, some: list[StreamNews]) -> None:
         """What is to wait holds up neither others' news nor the steps behind it."""
-        now = list[StreamNews]()
+        now: list[StreamNews] = []
         for one in some:
             stream = one.news.stream
             if stream in self._held:

@@ -70,7 +70,8 @@ class Slices(Generic[T]):
                 self._next_turn(self._go_on)
 
     def _slice(self) -> list[T]:
-        taken, weight = list[T](), 0
+        taken: list[T] = []
+        weight = 0
         while self._waiting and weight < self._most:
             taken.append(self._waiting.popleft())
             weight += self._weight(taken[-1])

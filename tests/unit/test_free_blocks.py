@@ -52,13 +52,13 @@ class Tables:
             self.free.fits(rest)
             taken += self.free.take(rest, len(table) + len(taken), len(table))
         for number in taken:
-            assert not self.refs[number]
+            assert self.refs[number] <= 0
             self.refs[number] = 1
         table += taken
 
     def _give(self, table: list[int], keep: int) -> None:
         for number in table[keep:]:
-            self.refs[number] = 0
+            self.refs[number] = -1  # its memory is idle
         self.free.give(table[keep:])
         del table[keep:]
 

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.memory.idle_memory import MOST_BLOCKS, IdleMemory
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.idle_blocks import IdleBlocks
+from engine.schedule.idle_blocks import LOOKED_AT, IdleBlocks
 from engine.schedule.sequence import Sequence
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
@@ -136,19 +137,21 @@ def test_what_is_due_at_once_is_given_back_in_parts() -> None:
 
 def test_what_was_let_go_of_again_since_is_looked_through_in_parts() -> None:
     """After a while of load all blocks were let go of once, long ago, and again just now."""
-    looks: list[int] = []
+    looked_at: list[object] = []
 
-    def is_free(number: int) -> bool:
-        looks.append(number)
-        return True
+    class Refs(list[int]):
+        def __getitem__(self, number: Any) -> Any:
+            looked_at.append(number)
+            return super().__getitem__(number)
 
-    idle = IdleBlocks(10_000, is_free)
+    idle = IdleBlocks(Refs([0] * 10_000))
     idle.add(range(10_000), now=0.0)
+    assert idle.take(5.0, until=-5.0, most=MOST_BLOCKS) == []
     idle.add(range(10_000), now=10.0)
     while idle.since == 0.0:
-        looks.clear()
-        assert idle.take(until=5.0, most=MOST_BLOCKS) == []
-        assert len(looks) <= MOST_BLOCKS
+        looked_at.clear()
+        assert idle.take(15.0, until=5.0, most=MOST_BLOCKS) == []
+        assert len(looked_at) <= LOOKED_AT
     assert idle.since == 10.0
 
 
