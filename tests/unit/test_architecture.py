@@ -115,6 +115,7 @@ OUR_OWN = {
         "realtime.pieces",
         *SPOKEN,
     ],
+    "realtime.observability.logs": ["engine.log_writer", "realtime.config"],
     "realtime.work_budget": ["realtime.token_bucket"],
     "realtime.work_ledger": ["realtime.pieces", "realtime.work_budget"],
     "realtime.websocket": [
@@ -138,6 +139,7 @@ OUR_OWN = {
     "engine": [],
     "engine.api": [],
     "engine.heap": [],
+    "engine.log_writer": [],
     "engine.grpc_frames": [],
     "engine.int32": [],
     "engine.command_digest": ["engine.api"],
