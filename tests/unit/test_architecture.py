@@ -38,6 +38,7 @@ OUR_OWN = {
     "realtime.token_bucket": [],
     "realtime.backoff": [],
     "realtime.certificates": [],
+    "realtime.endless_files": [],
     "realtime.pieces": [],
     "realtime.background_tasks": ["realtime.backoff"],
     "realtime.tenants": ["realtime.token_bucket", *SPOKEN],
@@ -72,6 +73,7 @@ OUR_OWN = {
     "realtime.hub.tokenizing_pool": ["engine.heap", "realtime.hub"],
     "realtime.transport": ["realtime.token_bucket", "realtime.work_budget", "realtime.work_ledger"],
     "realtime.access": [
+        "realtime.endless_files",
         "realtime.hub",
         "realtime.tenants",
         "realtime.toml_text",
@@ -91,6 +93,7 @@ OUR_OWN = {
         "engine.model.preflight",
         "realtime.certificates",
         "realtime.config",
+        "realtime.endless_files",
         "realtime.fleet",
     ],
     "realtime.fleet.grpc_link": ["engine.grpc_frames", "realtime.certificates", "realtime.fleet", *CORE],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -87,6 +88,20 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read: it is no text"):
         at_start(Options(fleet="static", engine_addresses_file=str(file)))
+
+
+@pytest.mark.parametrize(("addresses", "token"), [("pipe", "file"), ("file", "pipe")])
+def test_what_would_be_waited_for_each_time_is_no_file(tmp_path: Path, addresses: str, token: str) -> None:
+    """Whoever opened it would wait until somebody writes, in the server's event loop."""
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    files = Options(
+        fleet="static",
+        engine_addresses_file=str(tmp_path / addresses),
+        engine_token_file=str(tmp_path / token),
+    )
+    with pytest.raises(PlaceError, match=f"the file {tmp_path}/pipe cannot be read: it is no file"):
+        places.listening(files)
 
 
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
