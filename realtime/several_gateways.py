@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.model.with_parent import with_this_process
+from realtime.background_tasks import BackgroundTasks
 from realtime.backoff import Backoff
 from realtime.bind import StartupError, bind, greet, host_and_port, tell
 from realtime.certificates import Certificates
@@ -44,7 +45,7 @@ ENGINE_END_S = 5.0
 
 
 class NotStartedError(Exception):
-    """A process has ended before it was ready, and has said why itself."""
+    """A process has ended before it was ready. The message says so where it has not said why itself."""
 
 
 class Kept:
@@ -67,6 +68,13 @@ class Kept:
             start_new_session=True,  # what a terminal sends comes to us alone
         )
         return self._process
+
+    async def failure(self) -> NotStartedError:
+        """It has ended before it was ready."""
+        assert self._process is not None
+        status = await self._process.wait()
+        # Who is killed, as where memory is short, says nothing.
+        return NotStartedError(f"{self.name} has been ended, with status {status}" if status < 0 else "")
 
     async def keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -167,20 +175,28 @@ class SeveralGateways:
             Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
             for number in range(options.gateways)
         ]
-        self._keeping: list[asyncio.Task[None]] = []
+        self._background = BackgroundTasks()
 
     async def start(self) -> str:
         """Returns what the first of them says when it is ready. Raises NotStartedError."""
         for engine in self._engines:  # one by one, since each looks how much memory there is
             await engine.start()
-            self._keeping.append(asyncio.create_task(engine.watch(self._silence_s)))
+            self._background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
             await _first(engine.ready.wait(), engine.ended())
             if not engine.ready.is_set():
-                raise NotStartedError
-            self._keeping.append(asyncio.create_task(engine.keep()))
+                raise await engine.failure()
+            self._keep(engine)
         said = await asyncio.gather(*(_until_it_says_so(gateway) for gateway in self._gateways))
-        self._keeping += [asyncio.create_task(gateway.keep()) for gateway in self._gateways]
+        for gateway in self._gateways:
+            self._keep(gateway)
         return said[0]
+
+    def _keep(self, kept: Kept) -> None:
+        async def keep() -> None:
+            await kept.keep()
+            await asyncio.get_running_loop().create_future()  # it is to end: nothing is done any more
+
+        self._background.start(f"the keeper of {kept.name}", keep)
 
     def drain(self) -> None:
         """Or, said again, end at once."""
@@ -197,9 +213,7 @@ class SeveralGateways:
         for engine in self._engines:
             engine.tell(signal.SIGTERM)
         await asyncio.gather(*(one.ended(ENGINE_END_S) for one in (*self._gateways, *self._engines)))
-        for task in self._keeping:
-            task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._background.stop()
 
 
 async def keep(options: Options) -> int:
@@ -233,7 +247,9 @@ async def keep(options: Options) -> int:
             await waiting
             several.drain()
             await several.drained()
-        except NotStartedError:
+        except NotStartedError as said:
+            if str(said):
+                raise StartupError(str(said)) from None
             return 1
         finally:
             await several.stop()
@@ -291,7 +307,7 @@ async def _until_it_says_so(gateway: Kept) -> str:
         said += line
         if line == "\n" and said.strip():
             return said.rstrip("\n") + "\n"
-    raise NotStartedError
+    raise await gateway.failure()
 
 
 async def _first(*what: Coroutine[Any, Any, object]) -> None:
