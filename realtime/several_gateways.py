@@ -42,6 +42,7 @@ LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
 ENGINE_END_S = 5.0
+GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
 
 
 class NotStartedError(Exception):
@@ -166,6 +167,7 @@ class SeveralGateways:
     def __init__(self, options: Options, models: list[ModelEntry], folder: Path, port: int) -> None:
         embedded = options.fleet == "embedded"
         self._silence_s = options.engine_silence_s
+        self._grace_s = options.shutdown_grace_s
         self._engines = list(_engines(options, models, folder)) if embedded else []
         addresses = " ".join(engine.address for engine in self._engines)
         theirs = replace(options, address_file="")
@@ -204,8 +206,8 @@ class SeveralGateways:
             gateway.tell(signal.SIGTERM)
 
     async def drained(self) -> None:
-        for gateway in self._gateways:
-            await gateway.ended()
+        """Who does not end by itself, as one that has hung, is ended."""
+        await asyncio.gather(*(gateway.ended(self._grace_s + GATEWAY_END_S) for gateway in self._gateways))
 
     async def stop(self) -> None:
         for gateway in self._gateways:  # that nobody waits for any more

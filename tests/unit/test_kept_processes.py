@@ -90,6 +90,23 @@ async def test_one_that_is_killed_before_it_is_ready_is_told_of(
     await several.stop()
 
 
+async def test_one_that_hangs_does_not_keep_the_others_from_ending(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
+    several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
+    hangs = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
+        "print('.\\n', flush=True); signal.pause()"
+    )
+    several._gateways[0]._command = [sys.executable, "-c", hangs]
+    await several.start()
+    several.drain()
+    await asyncio.wait_for(several.drained(), 30)
+    await several.stop()
+    assert "gateway 0 does not end: it is ended" in caplog.text
+
+
 async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
