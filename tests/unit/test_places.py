@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,18 @@ def test_a_path_that_cannot_be_listened_at_is_told_with_the_reason(
     ):
         assert engine_command.main(["--listen", f"unix:{path}"]) == 1
         assert f"{path} cannot be listened at: {why}" in capsys.readouterr().err
+
+
+def test_a_path_at_which_somebody_listens_stays_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "engine"
+    with socket.socket(socket.AF_UNIX) as theirs, socket.socket(socket.AF_UNIX) as somebody:
+        theirs.bind(str(path))
+        theirs.listen()
+        assert engine_command.main(["--model", "toy", "--listen", f"unix:{path}"]) == 1
+        assert f"{path} cannot be listened at: Address already in use" in capsys.readouterr().err
+        somebody.connect(str(path))
 
 
 def test_where_grpc_is_missing_both_sides_say_how_to_get_it(
