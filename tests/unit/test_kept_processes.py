@@ -196,3 +196,16 @@ def test_last_words_are_heard_behind_what_is_no_text(
     assert kept.address() == ""
     assert kept.wait() == "no room"
     assert "midstream: no room" in capsys.readouterr().err
+
+
+def test_last_words_are_heard_where_nobody_can_log_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk."""
+    says = "import sys; print('a line', file=sys.stderr); print('midstream: no room', file=sys.stderr)"
+    monkeypatch.setattr(kept_process, "with_this_process", lambda *command: [sys.executable, "-c", says])
+
+    class Full:
+        def write(self, _: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    assert KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame").wait() == "no room"
