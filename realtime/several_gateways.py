@@ -323,7 +323,10 @@ async def _first(*what: Coroutine[Any, Any, object]) -> None:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """For engines' sockets, which nobody else can come to."""
-    folder = Path(tempfile.mkdtemp(prefix="midstream-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="midstream-"))
+    except OSError as error:  # a full disk
+        raise StartupError(f"no folder can be made for engines' sockets: {error.strerror}") from None
     try:
         yield folder
     finally:

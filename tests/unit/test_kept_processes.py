@@ -16,6 +16,7 @@ from keeper import kept_process
 from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
 from realtime import several_gateways
+from realtime.__main__ import main
 from realtime.config import Options
 from realtime.several_gateways import Kept, NotStartedError, SeveralGateways
 
@@ -209,3 +210,19 @@ def test_last_words_are_heard_where_nobody_can_log_them(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("sys.stderr", Full())
     assert KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame").wait() == "no room"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["--gateways", "2"], "sockets"), (["--fleet", "ray", "--ray", "127.0.0.1:1"], "addresses")],
+)
+def test_where_no_folder_can_be_made_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], what: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    assert main([*words, "--model", "toy", "--port", "0"]) == 1
+    said = f"midstream: no folder can be made for engines' {what}: No space left on device\n"
+    assert capsys.readouterr().err.endswith(said)
