@@ -82,8 +82,7 @@ def listening(options: Options) -> list[EnginePlace]:
     token = token_in(options.engine_token_file)
     certificates = Certificates(options.engine_ca_file, options.engine_cert_file, options.engine_key_file)
     for file in filter(None, certificates):
-        if not Path(file).is_file():
-            raise PlaceError(f"the file {file} of certificates cannot be read: it is not there")
+        _check_there(file)
     listed = _lines(options.engine_addresses_file)
     for text in listed:
         if not re.fullmatch(ADDRESS, text):
@@ -113,6 +112,15 @@ def _listening(address: Address, token: str, certificates: Certificates) -> Conn
 
 def token_in(file: str) -> str:
     return " ".join(_lines(file))
+
+
+def _check_there(file: str) -> None:
+    try:
+        why = "" if Path(file).is_file() else "it is not there"
+    except OSError as error:  # nobody may look into its folder
+        why = error.strerror or str(error)
+    if why:
+        raise PlaceError(f"the file {file} of certificates cannot be read: {why}")
 
 
 def _check_files(*files: str) -> None:

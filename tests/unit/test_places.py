@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -78,6 +79,22 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read"):
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} of certificates cannot be read"):
+        at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
+
+
+def test_a_certificate_that_may_not_be_looked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a folder of somebody else's."""
+
+    def forbidden(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    file = tmp_path / "authorities"
+    with pytest.raises(
+        PlaceError, match=f"the file {file} of certificates cannot be read: Permission denied"
+    ):
         at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
