@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from engine.log_writer import log_handler
+
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # where it is for people
 TIME = "%Y-%m-%dT%H:%M:%S%z"
 
 
 def configure_logging(level: str, form: str) -> None:
-    handler = logging.StreamHandler()
+    handler = log_handler()
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(LINE, TIME))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 

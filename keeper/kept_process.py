@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -80,7 +81,8 @@ class KeptProcess:
         assert self._process.stderr is not None
         with self._process.stderr as lines:
             for line in lines:
-                sys.stderr.write(line)
+                with suppress(OSError):  # a full disk: it is heard all the same
+                    sys.stderr.write(line)
                 self._last_words = line.strip().removeprefix("midstream: ") or self._last_words
 
 

@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 listening.append(bound.enter_context(bind(options.host, options.own_port)))
             with asyncio.Runner(loop_factory=_new_loop(options)) as runner:
                 runner.run(serve(options, listening))
-    except StartupError as problem:
+    except (StartupError, PlaceError) as problem:
         print(f"midstream: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

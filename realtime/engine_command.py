@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -75,10 +76,24 @@ def _bound(address: Address) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
         if path.is_socket():
-            path.unlink()  # of one that is gone: who is there keeps what it has open
+            _check_gone(path)
+            path.unlink()
         listening.bind(str(path))
         path.chmod(0o600)
     except OSError as error:
         listening.close()
         raise StartupError(f"{path} cannot be listened at: {error.strerror or error}") from None
     return listening
+
+
+def _check_gone(path: Path) -> None:
+    """Whoever listens there would go on, and nobody would ever come to it again."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(str(path))
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:  # very many wait for it to take them
+            pass
+    raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.model.with_parent import with_this_process
+from realtime.background_tasks import BackgroundTasks
 from realtime.backoff import Backoff
 from realtime.bind import StartupError, bind, greet, host_and_port, tell
 from realtime.certificates import Certificates
@@ -41,10 +42,11 @@ LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
 ENGINE_END_S = 5.0
+GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
 
 
 class NotStartedError(Exception):
-    """A process has ended before it was ready, and has said why itself."""
+    """A process has ended before it was ready. The message says so where it has not said why itself."""
 
 
 class Kept:
@@ -67,6 +69,13 @@ class Kept:
             start_new_session=True,  # what a terminal sends comes to us alone
         )
         return self._process
+
+    async def failure(self) -> NotStartedError:
+        """It has ended before it was ready."""
+        assert self._process is not None
+        status = await self._process.wait()
+        # Who is killed, as where memory is short, says nothing.
+        return NotStartedError(f"{self.name} has been ended, with status {status}" if status < 0 else "")
 
     async def keep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,6 +167,7 @@ class SeveralGateways:
     def __init__(self, options: Options, models: list[ModelEntry], folder: Path, port: int) -> None:
         embedded = options.fleet == "embedded"
         self._silence_s = options.engine_silence_s
+        self._grace_s = options.shutdown_grace_s
         self._engines = list(_engines(options, models, folder)) if embedded else []
         addresses = " ".join(engine.address for engine in self._engines)
         theirs = replace(options, address_file="")
@@ -167,20 +177,28 @@ class SeveralGateways:
             Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
             for number in range(options.gateways)
         ]
-        self._keeping: list[asyncio.Task[None]] = []
+        self._background = BackgroundTasks()
 
     async def start(self) -> str:
         """Returns what the first of them says when it is ready. Raises NotStartedError."""
         for engine in self._engines:  # one by one, since each looks how much memory there is
             await engine.start()
-            self._keeping.append(asyncio.create_task(engine.watch(self._silence_s)))
+            self._background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
             await _first(engine.ready.wait(), engine.ended())
             if not engine.ready.is_set():
-                raise NotStartedError
-            self._keeping.append(asyncio.create_task(engine.keep()))
+                raise await engine.failure()
+            self._keep(engine)
         said = await asyncio.gather(*(_until_it_says_so(gateway) for gateway in self._gateways))
-        self._keeping += [asyncio.create_task(gateway.keep()) for gateway in self._gateways]
+        for gateway in self._gateways:
+            self._keep(gateway)
         return said[0]
+
+    def _keep(self, kept: Kept) -> None:
+        async def keep() -> None:
+            await kept.keep()
+            await asyncio.get_running_loop().create_future()  # it is to end: nothing is done any more
+
+        self._background.start(f"the keeper of {kept.name}", keep)
 
     def drain(self) -> None:
         """Or, said again, end at once."""
@@ -188,8 +206,8 @@ class SeveralGateways:
             gateway.tell(signal.SIGTERM)
 
     async def drained(self) -> None:
-        for gateway in self._gateways:
-            await gateway.ended()
+        """Who does not end by itself, as one that has hung, is ended."""
+        await asyncio.gather(*(gateway.ended(self._grace_s + GATEWAY_END_S) for gateway in self._gateways))
 
     async def stop(self) -> None:
         for gateway in self._gateways:  # that nobody waits for any more
@@ -197,9 +215,7 @@ class SeveralGateways:
         for engine in self._engines:
             engine.tell(signal.SIGTERM)
         await asyncio.gather(*(one.ended(ENGINE_END_S) for one in (*self._gateways, *self._engines)))
-        for task in self._keeping:
-            task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await self._background.stop()
 
 
 async def keep(options: Options) -> int:
@@ -233,7 +249,9 @@ async def keep(options: Options) -> int:
             await waiting
             several.drain()
             await several.drained()
-        except NotStartedError:
+        except NotStartedError as said:
+            if str(said):
+                raise StartupError(str(said)) from None
             return 1
         finally:
             await several.stop()
@@ -291,7 +309,7 @@ async def _until_it_says_so(gateway: Kept) -> str:
         said += line
         if line == "\n" and said.strip():
             return said.rstrip("\n") + "\n"
-    raise NotStartedError
+    raise await gateway.failure()
 
 
 async def _first(*what: Coroutine[Any, Any, object]) -> None:
@@ -305,7 +323,10 @@ async def _first(*what: Coroutine[Any, Any, object]) -> None:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """For engines' sockets, which nobody else can come to."""
-    folder = Path(tempfile.mkdtemp(prefix="midstream-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="midstream-"))
+    except OSError as error:  # a full disk
+        raise StartupError(f"no folder can be made for engines' sockets: {error.strerror}") from None
     try:
         yield folder
     finally:

@@ -7,9 +7,12 @@ It knows connections and bytes, and bounds what strangers take of them.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
+from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +26,7 @@ class SocketDoor:
     def __init__(self, bound: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         self.tls = tls
         self._bound = bound
+        self._file = self._file_now()
         self._server: asyncio.Server | None = None
         self._connections = set[SocketConnection]()
         self._strangers = dict[SocketConnection, None]()  # the oldest first
@@ -34,8 +38,19 @@ class SocketDoor:
             return f"unix:{name}"
         return ("tls:" if self.tls else "") + host_and_port(name)
 
+    def _file_now(self) -> tuple[int, int] | None:
+        """Which one is at its path, where it has one."""
+        if self._bound.family != socket.AF_UNIX:
+            return None
+        with suppress(OSError):
+            stat = Path(self._bound.getsockname()).stat()
+            return stat.st_ino, stat.st_mtime_ns
+        return None
+
     async def open(self, listener: Listener) -> None:
         try:
+            if self._file_now() != self._file:  # nobody would ever come to ours
+                raise OSError(errno.EADDRINUSE, "")
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: SocketConnection(self, listener), sock=self._bound, backlog=limits.MOST_STRANGERS
             )

@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 
 from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, KeyFileUnreadableError, digest, read
+from realtime.endless_files import is_endless
 from realtime.tenants.allowance import UNSAID, Allowance, Holder
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ class Keyring:
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._version = _version(path)
+        if is_endless(path):  # as what another program says, which is enough for a start
+            log.warning("%s is no file: it is read to its end now, and never again", path)
         self._use(read(path))
         if not self._holders:
             log.warning("the key file %s holds no key: nobody can connect", path)
@@ -51,7 +54,7 @@ class Keyring:
         if version == self._version:
             return
         try:
-            self._use(read(self._path))
+            self._use(_read_again(self._path))
         except KeyFileError as problem:
             self._report(version, problem)
             if isinstance(problem, KeyFileUnreadableError):
@@ -74,6 +77,12 @@ class Keyring:
 
 def _holder(name: str, entry: KeyEntry) -> Holder:
     return Holder(entry.tenant, entry.digest, entry.admin, entry.metrics, name)
+
+
+def _read_again(path: Path) -> KeyFile:
+    if is_endless(path):
+        raise KeyFileUnreadableError(f"the key file {path} cannot be read: it is no file")
+    return read(path)
 
 
 def _version(path: Path) -> Version:

@@ -19,6 +19,7 @@ from engine.model.names import check_name
 from engine.model.preflight import ModelError
 from realtime.certificates import Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
+from realtime.endless_files import is_endless
 from realtime.fleet.address import Address
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.models_file import ModelEntry
@@ -76,11 +77,12 @@ def wants_spare(options: Options) -> bool:
 
 def listening(options: Options) -> list[EnginePlace]:
     """Engines that others run, at the addresses that the options name and those in their file now."""
+    if options.engine_addresses_file:  # these are read again and again
+        _check_files(options.engine_addresses_file, options.engine_token_file)
     token = token_in(options.engine_token_file)
     certificates = Certificates(options.engine_ca_file, options.engine_cert_file, options.engine_key_file)
     for file in filter(None, certificates):
-        if not Path(file).is_file():
-            raise PlaceError(f"the file {file} of certificates cannot be read: it is not there")
+        _check_there(file)
     listed = _lines(options.engine_addresses_file)
     for text in listed:
         if not re.fullmatch(ADDRESS, text):
@@ -110,6 +112,21 @@ def _listening(address: Address, token: str, certificates: Certificates) -> Conn
 
 def token_in(file: str) -> str:
     return " ".join(_lines(file))
+
+
+def _check_there(file: str) -> None:
+    try:
+        why = "" if Path(file).is_file() else "it is not there"
+    except OSError as error:  # nobody may look into its folder
+        why = error.strerror or str(error)
+    if why:
+        raise PlaceError(f"the file {file} of certificates cannot be read: {why}")
+
+
+def _check_files(*files: str) -> None:
+    for file in filter(None, files):
+        if is_endless(Path(file)):
+            raise PlaceError(f"the file {file} cannot be read: it is no file")
 
 
 def _lines(file: str) -> list[str]:

@@ -107,9 +107,14 @@ async def _in_turns(work: Pieces[dict[str, Demand]]) -> dict[str, Demand]:
 
 @contextmanager
 def with_a_file(options: Options) -> Iterator[Options]:
-    """Where none is named for addresses of Ray's engines, one for as long as the server runs."""
+    """Where none is named for addresses of Ray's engines, one for as long as the server runs. Raises
+    PlaceError."""
     if options.fleet != "ray" or options.engine_addresses_file:
         yield options
         return
-    with TemporaryDirectory(prefix="midstream-") as folder:
+    try:
+        made = TemporaryDirectory(prefix="midstream-")
+    except OSError as error:  # a full disk
+        raise PlaceError(f"no folder can be made for engines' addresses: {error.strerror}") from None
+    with made as folder:
         yield replace(options, engine_addresses_file=str(Path(folder, "engines")))

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
+from engine.log_writer import log_handler
 from realtime.config import LogFormat
 
 LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -18,7 +19,7 @@ TIME = "%Y-%m-%dT%H:%M:%S%z"  # where the server runs
 
 
 def set_up(level: str, form: LogFormat) -> None:
-    handler = logging.StreamHandler()
+    handler = log_handler()
     handler.setFormatter(logging.Formatter(LINE, TIME) if form == "console" else _json_formatter())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # Values are shown as Python spells them: what a client named its request moves no terminal's cursor.

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import signal
 import sys
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -15,7 +16,9 @@ from keeper import kept_process
 from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
 from realtime import several_gateways
-from realtime.several_gateways import Kept
+from realtime.__main__ import main
+from realtime.config import Options
+from realtime.several_gateways import Kept, NotStartedError, SeveralGateways
 
 
 class Context:
@@ -50,6 +53,59 @@ async def test_a_gateway_that_cannot_be_started_anew_at_once_is_later(
     keeping.cancel()
     await kept.ended()
     assert f"gateway 0 cannot be started: {LACKING}; trying again" in caplog.text
+
+
+async def test_whoever_keeps_one_and_dies_is_told_of_and_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """As where no thread is to be had that waits for a process."""
+    monkeypatch.setattr(several_gateways, "FIRST_WAIT_S", 0.0)
+    several = SeveralGateways(Options(fleet="static", gateways=1), [], tmp_path, 0)
+    (gateway,) = several._gateways
+    gateway._command = [sys.executable, "-c", ""]
+    await gateway.start()
+    start, tries, started = gateway.start, list[None](), asyncio.Event()
+
+    async def lacking(**more: Any) -> Any:
+        tries.append(None)
+        if len(tries) == 1:
+            raise RuntimeError("can't start new thread")
+        started.set()
+        return await start(**more)
+
+    monkeypatch.setattr(gateway, "start", lacking)
+    several._keep(gateway)
+    await asyncio.wait_for(started.wait(), 30)
+    await several.stop()
+    assert "the keeper of gateway 0 has died; it is started anew" in caplog.text
+
+
+async def test_one_that_is_killed_before_it_is_ready_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where memory is short: it has no time to say why."""
+    several = SeveralGateways(Options(fleet="static", gateways=1), [], tmp_path, 0)
+    several._gateways[0]._command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]
+    with pytest.raises(NotStartedError, match=r"^gateway 0 has been ended, with status -9$"):
+        await several.start()
+    await several.stop()
+
+
+async def test_one_that_hangs_does_not_keep_the_others_from_ending(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
+    several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
+    hangs = (
+        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
+        "print('.\\n', flush=True); signal.pause()"
+    )
+    several._gateways[0]._command = [sys.executable, "-c", hangs]
+    await several.start()
+    several.drain()
+    await asyncio.wait_for(several.drained(), 30)
+    await several.stop()
+    assert "gateway 0 does not end: it is ended" in caplog.text
 
 
 async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
@@ -141,3 +197,32 @@ def test_last_words_are_heard_behind_what_is_no_text(
     assert kept.address() == ""
     assert kept.wait() == "no room"
     assert "midstream: no room" in capsys.readouterr().err
+
+
+def test_last_words_are_heard_where_nobody_can_log_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk."""
+    says = "import sys; print('a line', file=sys.stderr); print('midstream: no room', file=sys.stderr)"
+    monkeypatch.setattr(kept_process, "with_this_process", lambda *command: [sys.executable, "-c", says])
+
+    class Full:
+        def write(self, _: str) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sys.stderr", Full())
+    assert KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame").wait() == "no room"
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [(["--gateways", "2"], "sockets"), (["--fleet", "ray", "--ray", "127.0.0.1:1"], "addresses")],
+)
+def test_where_no_folder_can_be_made_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], what: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    assert main([*words, "--model", "toy", "--port", "0"]) == 1
+    said = f"midstream: no folder can be made for engines' {what}: No space left on device\n"
+    assert capsys.readouterr().err.endswith(said)

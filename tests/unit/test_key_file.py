@@ -257,6 +257,33 @@ def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
     assert ring.holder(key) is not None
 
 
+def test_a_pipe_in_the_files_place_is_not_waited_for(
+    file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever opened it would wait until somebody writes, in the server's event loop."""
+    key = added(file, capsys, "alice")
+    ring, whole = Keyring(file), file.read_text()
+    file.unlink()
+    os.mkfifo(file)
+    assert ring.holder(key) is not None
+    assert f"the key file {file} cannot be read: it is no file; the keys that were read" in caplog.text
+    file.unlink()
+    file.write_text(whole)
+    assert ring.holder(key) is not None
+
+
+def test_keys_that_another_program_says_at_the_start_hold(
+    file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As `--keys-file <(...)` in a shell."""
+    key = added(file, capsys, "alice")
+    with subprocess.Popen(["cat", file], stdout=subprocess.PIPE) as said:
+        assert said.stdout is not None
+        ring = Keyring(Path(f"/dev/fd/{said.stdout.fileno()}"))
+        assert ring.holder(key) is not None
+    assert "is no file: it is read to its end now, and never again" in caplog.text
+
+
 def test_a_file_that_was_cut_short_anywhere_revokes_nobody(
     file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -790,6 +790,16 @@ def test_a_place_that_is_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path, k
             SimulatedEngine(door)
 
 
+def test_a_path_that_another_engine_has_taken_meanwhile_is_told(fleet: Fleet, tmp_path: Path) -> None:
+    """Both loaded their models at the same time."""
+    door = fleet.door("unix", tmp_path)
+    (tmp_path / "engine").unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "engine"))
+        with pytest.raises(DoorError, match="Address already in use"):
+            SimulatedEngine(door)
+
+
 class SpoiltDoor:
     """Whatever else may come of opening one."""
 

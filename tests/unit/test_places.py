@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +82,22 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
 
 
+def test_a_certificate_that_may_not_be_looked_for_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a folder of somebody else's."""
+
+    def forbidden(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_file", forbidden)
+    file = tmp_path / "authorities"
+    with pytest.raises(
+        PlaceError, match=f"the file {file} of certificates cannot be read: Permission denied"
+    ):
+        at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
+
+
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     """As a token that somebody has drawn, and not written down in letters."""
     file = tmp_path / "drawn"
@@ -87,6 +106,20 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} cannot be read: it is no text"):
         at_start(Options(fleet="static", engine_addresses_file=str(file)))
+
+
+@pytest.mark.parametrize(("addresses", "token"), [("pipe", "file"), ("file", "pipe")])
+def test_what_would_be_waited_for_each_time_is_no_file(tmp_path: Path, addresses: str, token: str) -> None:
+    """Whoever opened it would wait until somebody writes, in the server's event loop."""
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    files = Options(
+        fleet="static",
+        engine_addresses_file=str(tmp_path / addresses),
+        engine_token_file=str(tmp_path / token),
+    )
+    with pytest.raises(PlaceError, match=f"the file {tmp_path}/pipe cannot be read: it is no file"):
+        places.listening(files)
 
 
 def test_a_token_is_what_its_file_says_but_for_comments(tmp_path: Path) -> None:
@@ -161,6 +194,18 @@ def test_a_path_that_cannot_be_listened_at_is_told_with_the_reason(
     ):
         assert engine_command.main(["--listen", f"unix:{path}"]) == 1
         assert f"{path} cannot be listened at: {why}" in capsys.readouterr().err
+
+
+def test_a_path_at_which_somebody_listens_stays_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "engine"
+    with socket.socket(socket.AF_UNIX) as theirs, socket.socket(socket.AF_UNIX) as somebody:
+        theirs.bind(str(path))
+        theirs.listen()
+        assert engine_command.main(["--model", "toy", "--listen", f"unix:{path}"]) == 1
+        assert f"{path} cannot be listened at: Address already in use" in capsys.readouterr().err
+        somebody.connect(str(path))
 
 
 def test_where_grpc_is_missing_both_sides_say_how_to_get_it(

@@ -269,6 +269,28 @@ async def test_waiting_in_the_clients_own_thread_is_refused(url: str) -> None:
     assert refused == ["this would wait for itself: what runs in the client's thread must not wait"]
 
 
+async def test_a_callback_that_would_end_the_program_ends_nothing_and_is_told(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would end the client's thread alone, and whoever waits for that would wait for ever."""
+    called = threading.Event()
+
+    def script() -> None:
+        def on_state(_: str) -> None:
+            called.set()
+            sys.exit("enough")
+
+        client = sync.connect(url, on_state=on_state)
+        client._thread.run(client._client.close())
+        assert called.wait(60)
+        with pytest.raises(midstream.ConnectionLost, match="connection was closed"):
+            client.ping()
+        client.close()
+
+    await asyncio.wait_for(asyncio.to_thread(script), 60)
+    assert "cannot end the program" in caplog.text
+
+
 async def test_a_fork_of_the_process_is_told_that_it_has_no_client(url: str) -> None:
     code = """
 import os, sys, midstream.sync

@@ -48,8 +48,19 @@ class LoopThread:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._waiting: set[Future[Any]] = set()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="midstream", daemon=True)
+        self._thread = threading.Thread(target=self._keep_running, name="midstream", daemon=True)
         self._thread.start()
+
+    def _keep_running(self) -> None:
+        """Until it is stopped: what a callback raises to end the program, as `sys.exit` does, would end this
+        thread alone, and have whoever waits for it wait for ever."""
+        while True:
+            try:
+                self._loop.run_forever()
+                return
+            except BaseException as error:  # noqa: BLE001 - it is told as of any that a callback raises
+                told = {"message": "what runs in the client's thread cannot end the program"}
+                self._loop.call_exception_handler(told | {"exception": error})
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         outcome = Future[T]()
