@@ -1,6 +1,6 @@
 """Where the log goes: to standard error, which may be a pipe that nobody reads, or a terminal that was told
-to stop. A thread of its own writes it, and nobody else waits for that longer than a moment; what finds no
-room is counted, and told when there is some again.
+to stop. What there is room for is written at once; where there is none a thread waits for it, and nobody
+else does. What finds no room there either is counted, and told when there is some again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import threading
 from queue import SimpleQueue
 
 MOST_LINES = 4096  # that wait to be taken
-A_MOMENT_S = 0.05  # for which a line is waited for: mostly it is written then, whatever happens next
-LAST_S = 1.0  # for the rest, at the end
+LAST_S = 1.0  # for which they are waited for, at the end
 
 
 def log_handler() -> logging.Handler:
@@ -26,16 +25,18 @@ def log_handler() -> logging.Handler:
 
 
 class LogWriter(logging.Handler):
+    """Its lock is held where lines are counted, and never while anything is waited for."""
+
     def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
         super().__init__()
         self._descriptor = descriptor
         self._encoding = encoding
-        # What is found to be garbage may log in the midst of this: no lock may be one that it waits for.
-        self._lines = SimpleQueue[tuple[bytes, threading.Lock]]()
-        self._late = False  # whether lines wait to be taken, and nobody for them
+        self._room = select.poll()
+        self._room.register(descriptor, select.POLLOUT)
+        self._lines = SimpleQueue[bytes | threading.Event]()
+        self._waiting = 0  # with the one that is being written
         self._lost = 0
-        self._counting = threading.RLock()
-        threading.Thread(target=self._keep_writing, name="log", daemon=True).start()
+        self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -43,31 +44,39 @@ class LogWriter(logging.Handler):
         except Exception:  # noqa: BLE001 - as other handlers do
             self.handleError(record)
             return
-        if self._lines.qsize() >= MOST_LINES:
-            self._count(1)
+        data = self._told(self._lost) + line
+        if not self._waiting and len(data) <= select.PIPE_BUF and self._room.poll(0):
+            self._lost = 0 if self._write(data) else self._lost + 1
+        elif self._waiting < MOST_LINES:
+            self._waiting += 1
+            self._put(line)
         else:
-            self._put(line, 0.0 if self._late else A_MOMENT_S)
+            self._lost += 1
 
     def flush(self) -> None:
         """At the end."""
-        self._put(b"", LAST_S)
+        if self._waiting:
+            self._put(written := threading.Event())
+            written.wait(LAST_S)
 
-    def _put(self, line: bytes, wait_s: float) -> None:
-        written = threading.Lock()
-        written.acquire()
-        self._lines.put((line, written))
-        if wait_s:
-            self._late = not written.acquire(timeout=wait_s)
+    def _put(self, line: bytes | threading.Event) -> None:
+        self._lines.put(line)
+        if self._thread is None or not self._thread.is_alive():  # a process that was copied has none
+            self._thread = threading.Thread(target=self._keep_writing, name="log", daemon=True)
+            self._thread.start()
 
     def _keep_writing(self) -> None:
         while True:
-            line, written = self._lines.get()
+            line = self._lines.get()
+            if isinstance(line, threading.Event):
+                line.set()
+                continue
             lost = self._lost
             went = self._write(self._told(lost) + line)
-            written.release()
-            self._count(-lost if went else 1)
-            if self._lines.empty():
-                self._late = False
+            self.acquire()
+            self._lost += -lost if went else 1
+            self._waiting -= 1
+            self.release()
 
     def _write(self, data: bytes) -> bool:
         try:
@@ -79,11 +88,6 @@ class LogWriter(logging.Handler):
         except OSError:  # a full disk, or nobody who reads: that ends nothing
             return False
         return True
-
-    def _count(self, lost: int) -> None:
-        if lost:
-            with self._counting:
-                self._lost += lost
 
     def _told(self, lost: int) -> bytes:
         if not lost:
