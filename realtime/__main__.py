@@ -9,16 +9,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
 from engine import api
-from realtime import several_gateways
+from realtime import service_manager, several_gateways
 from realtime.access.authentication import Credentials
 from realtime.access.client_secrets import ClientSecrets
 from realtime.access.connection_limits import OpenConnections
@@ -62,6 +62,7 @@ from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import RefusalLog
 from realtime.observability.request_log import RequestLog
 from realtime.server import CLOSE_S, Server, let_finish
+from realtime.service_manager import ServiceManager
 from realtime.tenants.allowance import Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.transport import http_protocol, websocket_protocol
@@ -179,13 +180,18 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             hello = await fleet.start(waits=not sleeping)
             look_at_news_alone()
             hands_over = options.fleet != "embedded" and options.on_drain == "hand-over"
-            ending = partial(
-                let_finish, hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over
-            )
+            manager = ServiceManager(os.environ)
+
+            def ending() -> Coroutine[Any, Any, None]:
+                manager.tell(service_manager.ENDS)
+                return let_finish(hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
 
             def accepting() -> None:
                 tell(options.address_file, address_of(listening[0]))
                 greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
+                manager.tell(service_manager.SERVES)
+                if manager.watches:
+                    background.start("the word to the service manager", manager.keep_telling)
 
             config = _uvicorn_config(options, endpoints, ledger)
             server = Server(config, ending, accepting, accepts_to_the_end=not hands_over)

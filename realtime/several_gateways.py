@@ -13,16 +13,18 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from engine.model.with_parent import with_this_process
+from realtime import service_manager
 from realtime.background_tasks import BackgroundTasks
 from realtime.backoff import Backoff
 from realtime.bind import StartupError, bind, greet, host_and_port, tell
@@ -35,6 +37,7 @@ from realtime.fleet.place import PlaceError
 from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.supervisor import START_SILENCE_S
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
+from realtime.service_manager import ServiceManager
 
 log = logging.getLogger("midstream")
 
@@ -42,6 +45,7 @@ LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
 ENGINE_END_S = 5.0
+LONGEST_WORD = 4096  # bytes of what a gateway says of itself
 GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
 
 
@@ -65,10 +69,14 @@ class Kept:
             *self._command,
             stdin=DEVNULL,
             stdout=PIPE if speaks else DEVNULL,
-            env=_without_options(os.environ),
+            env=_without_options(os.environ) | self._asked(),
             start_new_session=True,  # what a terminal sends comes to us alone
         )
         return self._process
+
+    def _asked(self) -> dict[str, str]:
+        """What it finds in its environment beside what we have."""
+        return {}
 
     async def failure(self) -> NotStartedError:
         """It has ended before it was ready."""
@@ -161,6 +169,45 @@ class KeptEngine(Kept):
             await asyncio.sleep(silence_s / 2)
 
 
+class KeptGateway(Kept):
+    """It says again and again that it lives, as it would to systemd."""
+
+    def __init__(self, name: str, command: list[str], place: Path, silence_s: float) -> None:
+        super().__init__(name, command)
+        self._place = place
+        self._silence_s = silence_s
+        self._has_spoken = False
+        self._heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._heard.setblocking(False)
+        self._heard.bind(str(place))
+
+    def _asked(self) -> dict[str, str]:
+        self._hear()  # the last of the one before
+        self._has_spoken = False
+        return service_manager.asking(str(self._place), self._silence_s)
+
+    async def watch(self) -> None:
+        """What says nothing for so long, or twice, though it did before, is ended."""
+        while True:
+            await asyncio.sleep(self._silence_s)
+            if self._hear():
+                self._has_spoken = True
+            elif self._has_spoken and not (self._ends or self.has_ended):
+                log.error("%s has said nothing for %g s: it is ended", self.name, self._silence_s)
+                self.kill()
+
+    def _hear(self) -> bool:
+        """Whether it has said anything since it was listened to last."""
+        has_spoken = False
+        with suppress(BlockingIOError):
+            while self._heard.recv(LONGEST_WORD):
+                has_spoken = True
+        return has_spoken
+
+    def close(self) -> None:
+        self._heard.close()
+
+
 class SeveralGateways:
     """All of them, from the first engine's start to the last gateway's end."""
 
@@ -174,16 +221,21 @@ class SeveralGateways:
         if embedded:  # which end behind them: there is nobody to whom streams could be handed over
             theirs = replace(theirs, fleet="static", engine_addresses=addresses, on_drain="finish")
         self._gateways = [
-            Kept(f"gateway {number}", _midstream("serve", spelled(_gateway(theirs, number, port))))
+            KeptGateway(
+                f"gateway {number}",
+                _midstream("serve", spelled(_gateway(theirs, number, port))),
+                folder / f"gateway-{number}",
+                self._silence_s,
+            )
             for number in range(options.gateways)
         ]
-        self._background = BackgroundTasks()
+        self.background = BackgroundTasks()
 
     async def start(self) -> str:
         """Returns what the first of them says when it is ready. Raises NotStartedError."""
         for engine in self._engines:  # one by one, since each looks how much memory there is
             await engine.start()
-            self._background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
+            self.background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
             await _first(engine.ready.wait(), engine.ended())
             if not engine.ready.is_set():
                 raise await engine.failure()
@@ -191,6 +243,7 @@ class SeveralGateways:
         said = await asyncio.gather(*(_until_it_says_so(gateway) for gateway in self._gateways))
         for gateway in self._gateways:
             self._keep(gateway)
+            self.background.start(f"the watch over {gateway.name}", gateway.watch)
         return said[0]
 
     def _keep(self, kept: Kept) -> None:
@@ -198,7 +251,7 @@ class SeveralGateways:
             await kept.keep()
             await asyncio.get_running_loop().create_future()  # it is to end: nothing is done any more
 
-        self._background.start(f"the keeper of {kept.name}", keep)
+        self.background.start(f"the keeper of {kept.name}", keep)
 
     def drain(self) -> None:
         """Or, said again, end at once."""
@@ -215,7 +268,9 @@ class SeveralGateways:
         for engine in self._engines:
             engine.tell(signal.SIGTERM)
         await asyncio.gather(*(one.ended(ENGINE_END_S) for one in (*self._gateways, *self._engines)))
-        await self._background.stop()
+        await self.background.stop()
+        for gateway in self._gateways:
+            gateway.close()
 
 
 async def keep(options: Options) -> int:
@@ -226,6 +281,7 @@ async def keep(options: Options) -> int:
         port = alone.getsockname()[1]
     with _folder() as folder, bind(options.host, port, accepts=False, shared=True):
         several = SeveralGateways(options, models, folder, port)
+        manager = ServiceManager(os.environ)
         loop, signals = asyncio.get_running_loop(), list[int]()
 
         def end(number: int) -> None:
@@ -246,7 +302,11 @@ async def keep(options: Options) -> int:
             said = await starting
             tell(options.address_file, host_and_port(options.host, port))
             greet(said)
+            manager.tell(service_manager.SERVES)
+            if manager.watches:
+                several.background.start("the word to the service manager", manager.keep_telling)
             await waiting
+            manager.tell(service_manager.ENDS)
             several.drain()
             await several.drained()
         except NotStartedError as said:
@@ -297,7 +357,8 @@ def _midstream(command: str, options: list[str]) -> list[str]:
 
 def _without_options(environ: Mapping[str, str]) -> dict[str, str]:
     """The command line says them all."""
-    return {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    theirs = service_manager.not_asking(environ)
+    return {name: value for name, value in theirs.items() if not name.startswith(PREFIX)}
 
 
 async def _until_it_says_so(gateway: Kept) -> str:

@@ -141,6 +141,25 @@ async def closed_with(client: Client) -> int | None:
         return closed.rcvd.code if closed.rcvd else None
 
 
+@pytest.mark.parametrize("gateways", [1, 2])
+def test_the_service_manager_hears_that_it_serves_lives_and_ends(
+    gateways: int, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "told"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(str(place))
+        told.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(place))
+        monkeypatch.setenv("WATCHDOG_USEC", "100000")
+        served = serve("--gateways", str(gateways))
+        words = [told.recv(100) for _ in range(4)]
+        assert words == [b"READY=1", b"WATCHDOG=1", b"WATCHDOG=1", b"WATCHDOG=1"]
+        served.tell()
+        while (word := told.recv(100)) != b"STOPPING=1":
+            assert word == b"WATCHDOG=1"
+        assert served.ended() == 0
+
+
 async def test_running_streams_finish_when_the_server_goes_away(serve: Serve) -> None:
     server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "30", "--engine", "thread")
     async with client_of(server.url) as client, client_of(server.url) as other:

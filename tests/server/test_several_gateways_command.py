@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ async def test_a_gateway_dies_and_its_streams_go_on_at_the_other_until_it_is_the
 
 
 async def test_an_engine_that_dies_or_hangs_is_started_anew_and_streams_go_on(serve: Serve) -> None:
-    served = await asyncio.to_thread(serve, "--gateways", "2", "--engine-silence-s", "1", *STEP)
+    served = await asyncio.to_thread(serve, "--gateways", "2", "--engine-silence-s", "2", *STEP)
     async with client_of(served.url) as client:
         whole = await client.start("whole", **KEPT)
         await whole.rest()
@@ -90,7 +91,28 @@ async def test_an_engine_that_dies_or_hangs_is_started_anew_and_streams_go_on(se
             await asyncio.to_thread(tell, served, number, " engine ")
             assert (await stream.rest())["finish_reason"] == "length"
             assert stream.text == whole.text
-    assert "engine 0 has said nothing for 1 s: it is ended" in served.log()
+    assert "engine 0 has said nothing for 2 s: it is ended" in served.log()
+
+
+async def test_a_gateway_that_hangs_is_ended_and_started_anew(serve: Serve) -> None:
+    own = free_ports(2)
+    served = await asyncio.to_thread(
+        serve, "--gateways", "2", "--own-port", str(own), "--engine-silence-s", "2", *STEP
+    )
+    await asyncio.to_thread(tell, served, signal.SIGSTOP, f"--own-port={own} ")
+    await until(served, "gateway 0 has said nothing for 2 s: it is ended")
+    await until(served, "gateway 0 has ended, with status -9; it is started anew")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            with suppress(OSError):
+                async with client_of(served.url.replace(str(served.port), str(own))) as client:
+                    stream = await client.start("a", **KEPT)
+                    assert (await stream.rest())["finish_reason"] == "length"
+                    break
+            await asyncio.sleep(POLL_S)
+    served.tell()
+    assert served.ended() == 0
+    assert served.log().count("said nothing") == 1
 
 
 async def test_whoever_is_served_may_finish_and_nothing_is_left(serve: Serve, tmp_path: Path) -> None:
