@@ -13,7 +13,8 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from realtime.refusal import Refusal
+from realtime.codec import UNREADABLE, where_unreadable
+from realtime.refusal import Refusal, shortened
 
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
@@ -60,7 +61,7 @@ def _ignored(size: int) -> None:
 async def read_body(request: Request, most_bytes: int, grow: Callable[[int], None] = _ignored) -> bytes:
     """`grow` is told how large it will be before more of it is kept, and may refuse that."""
     body, came = bytearray(), 0
-    refusal: Refusal | None = None
+    refusal = _compressed(request)
     async for part in request.stream():
         came += len(part)
         if refusal is None:
@@ -78,6 +79,17 @@ async def read_body(request: Request, most_bytes: int, grow: Callable[[int], Non
     return bytes(body)
 
 
+def _compressed(request: Request) -> Refusal | None:
+    """Why a body cannot be read, as its head says: what is compressed has no size that we would know."""
+    said = request.headers.get("content-encoding", "identity").strip()
+    if said.lower() in ("", "identity"):
+        return None
+    return Refusal(
+        "invalid_frame",
+        f'The body has a `Content-Encoding`, "{shortened(said)}": send it as it is, without one.',
+    )
+
+
 def _check_size(size: int, most_bytes: int) -> None:
     if size > most_bytes:
         raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
@@ -91,8 +103,10 @@ def fields_of(body: bytes) -> dict[str, Raw]:
         fields = msgspec.json.decode(body, type=dict[str, Raw])
     except msgspec.ValidationError:
         raise Refusal("invalid_frame", "The body must be one JSON object.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
+    except UnicodeDecodeError as error:
+        raise Refusal("invalid_frame", f"The body is not UTF-8, from byte {error.start} on.") from None
+    except UNREADABLE as error:
+        raise Refusal("invalid_frame", f"The body is not valid JSON{where_unreadable(error)}.") from None
     if len(fields) > MOST_FIELDS:
         raise Refusal("invalid_frame", f"The body has more than {MOST_FIELDS} fields.")
     return fields
