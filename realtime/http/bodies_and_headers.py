@@ -18,7 +18,7 @@ from realtime.refusal import Refusal, shortened
 
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
-MOST_FIELDS = 256  # of a body: several times as many as anything knows
+MOST_FIELDS = 256  # of a body, or a message in it: several times as many as anything knows
 # Of a query: several times what anything asks for. To read one of a whole head would take ten milliseconds.
 LONGEST_QUERY = 1024  # bytes
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))

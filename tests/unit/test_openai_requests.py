@@ -434,6 +434,17 @@ def test_a_body_of_many_fields_is_refused_without_a_look_at_them(value: str) -> 
     assert f"{MOST_FIELDS} fields" in refused(TextBody, b'{"prompt":"x",%s}' % many.encode())["message"]
 
 
+@pytest.mark.parametrize("value", ["1", "null"])
+def test_a_message_of_many_fields_is_refused_without_a_look_at_them(value: str) -> None:
+    message = b'{"messages":[{"role":"user","content":"x",%s}]}'
+    most = ",".join(f'"k{n}":null' for n in range(MOST_FIELDS - 2))
+    assert read(ChatBody, message % most.encode()).messages[0].content == "x"
+    many = ",".join(f'"k{n}":{value}' for n in range(MOST_FIELDS - 1))
+    error = refused(ChatBody, message % many.encode())
+    assert error["param"] == "messages[0]"
+    assert error["message"] == f"`messages[0]` has more than {MOST_FIELDS} fields."
+
+
 @pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])
 def test_nonsense_is_refused_without_making_objects_of_it(kind: type[ChatBody | TextBody], name: str) -> None:
     asked = b'"messages":[{"role":"user","content":""}]' if kind is ChatBody else b'"prompt":""'
