@@ -4,6 +4,7 @@ of these, the header that names the stream, and the headers that say what to do 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -48,10 +49,21 @@ def retry_headers(refusal: Refusal) -> dict[str, str]:
     return headers
 
 
-def query_of(request: Request) -> QueryParams:
+def query_of(request: Request, *known: str) -> QueryParams:
+    """What else is said there, or twice, would go unheard, and the answer be another than was asked for."""
     if len(request.scope["query_string"]) > LONGEST_QUERY:
         raise Refusal("invalid_params", f"The query may have {LONGEST_QUERY} bytes at most.")
-    return request.query_params
+    query = request.query_params
+    for name, times in Counter(name for name, _ in query.multi_items()).items():
+        if name not in known:
+            there = ", ".join(f"`{one}`" for one in known)
+            raise Refusal(
+                "invalid_params",
+                f"`{shortened(name)}` is unknown in the query of this path, which has {there}.",
+            )
+        if times > 1:
+            raise Refusal("invalid_params", f"`{name}` is in the query more than once.")
+    return query
 
 
 def _ignored(size: int) -> None:
