@@ -33,7 +33,7 @@ from realtime.untyped import MOST_VALUES, most_values, too_many
 _FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 # msgspec lets the last three through for broken or very deep input: the peer's mistake all the same.
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
@@ -77,12 +77,12 @@ class Codec:
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             mistake = error
-        except _BROKEN as error:
+        except UNREADABLE as error:
             raise self._unreadable(error) from None
         names = self._read(data, self._names)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
             # The last where one is of a number beyond 64 bits.
-            with suppress(*_BROKEN, OverflowError):
+            with suppress(*UNREADABLE, OverflowError):
                 return self._decoder.decode(_with_integer_keys(data))  # type: ignore[no-any-return]
         raise self._explained(names, mistake)
 
@@ -111,17 +111,17 @@ class Codec:
             return some.decode(data)
         except msgspec.ValidationError:
             return None
-        except _BROKEN as error:
+        except UNREADABLE as error:
             raise self._unreadable(error) from None
 
     def _text_of(self, field: Raw | UnsetType) -> str | None:
         try:
             return None if isinstance(field, UnsetType) else self._string.decode(field)
-        except _BROKEN:
+        except UNREADABLE:
             return None
 
     def _unreadable(self, error: Exception) -> Refusal:
-        return Refusal("invalid_frame", f"The frame is not valid {self.name}{_where(error)}.")
+        return Refusal("invalid_frame", f"The frame is not valid {self.name}{where_unreadable(error)}.")
 
     @property
     def name(self) -> str:
@@ -268,10 +268,13 @@ def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: s
     return f" of {low} to {high} {unit}" if low else f" of at most {high} {unit}"
 
 
-def _where(error: Exception) -> str:
+def where_unreadable(error: Exception) -> str:
+    """To stand behind what is said of JSON or MessagePack that is none."""
     byte = re.search(r"\(byte (\d+)\)", str(error))
     if isinstance(error, RecursionError):
         return ": it is nested too deeply"
+    if "truncated" in str(error):
+        return ": it ends before it is whole"
     if "out of range" in str(error):
         return ": a number in it is out of range"
     return f": the mistake is at byte {byte.group(1)}" if byte else ""

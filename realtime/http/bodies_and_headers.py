@@ -4,6 +4,7 @@ of these, the header that names the stream, and the headers that say what to do 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -13,11 +14,12 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from realtime.refusal import Refusal
+from realtime.codec import UNREADABLE, where_unreadable
+from realtime.refusal import Refusal, shortened
 
 # Whoever still sends does not read: too large a body is heard out before it is refused, within bounds.
 _HEARD_OUT = 16  # times what it may have
-MOST_FIELDS = 256  # of a body: several times as many as anything knows
+MOST_FIELDS = 256  # of a body, or a message in it: several times as many as anything knows
 # Of a query: several times what anything asks for. To read one of a whole head would take ten milliseconds.
 LONGEST_QUERY = 1024  # bytes
 _PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
@@ -47,10 +49,21 @@ def retry_headers(refusal: Refusal) -> dict[str, str]:
     return headers
 
 
-def query_of(request: Request) -> QueryParams:
+def query_of(request: Request, *known: str) -> QueryParams:
+    """What else is said there, or twice, would go unheard, and the answer be another than was asked for."""
     if len(request.scope["query_string"]) > LONGEST_QUERY:
         raise Refusal("invalid_params", f"The query may have {LONGEST_QUERY} bytes at most.")
-    return request.query_params
+    query = request.query_params
+    for name, times in Counter(name for name, _ in query.multi_items()).items():
+        if name not in known:
+            there = ", ".join(f"`{one}`" for one in known)
+            raise Refusal(
+                "invalid_params",
+                f"`{shortened(name)}` is unknown in the query of this path, which has {there}.",
+            )
+        if times > 1:
+            raise Refusal("invalid_params", f"`{name}` is in the query more than once.")
+    return query
 
 
 def _ignored(size: int) -> None:
@@ -60,7 +73,7 @@ def _ignored(size: int) -> None:
 async def read_body(request: Request, most_bytes: int, grow: Callable[[int], None] = _ignored) -> bytes:
     """`grow` is told how large it will be before more of it is kept, and may refuse that."""
     body, came = bytearray(), 0
-    refusal: Refusal | None = None
+    refusal = _compressed(request)
     async for part in request.stream():
         came += len(part)
         if refusal is None:
@@ -78,6 +91,17 @@ async def read_body(request: Request, most_bytes: int, grow: Callable[[int], Non
     return bytes(body)
 
 
+def _compressed(request: Request) -> Refusal | None:
+    """Why a body cannot be read, as its head says: what is compressed has no size that we would know."""
+    said = request.headers.get("content-encoding", "identity").strip()
+    if said.lower() in ("", "identity"):
+        return None
+    return Refusal(
+        "invalid_frame",
+        f'The body has a `Content-Encoding`, "{shortened(said)}": send it as it is, without one.',
+    )
+
+
 def _check_size(size: int, most_bytes: int) -> None:
     if size > most_bytes:
         raise Refusal("too_large", f"The body may have {most_bytes} bytes at most.")
@@ -91,8 +115,10 @@ def fields_of(body: bytes) -> dict[str, Raw]:
         fields = msgspec.json.decode(body, type=dict[str, Raw])
     except msgspec.ValidationError:
         raise Refusal("invalid_frame", "The body must be one JSON object.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refusal("invalid_frame", "The body is not valid JSON.") from None
+    except UnicodeDecodeError as error:
+        raise Refusal("invalid_frame", f"The body is not UTF-8, from byte {error.start} on.") from None
+    except UNREADABLE as error:
+        raise Refusal("invalid_frame", f"The body is not valid JSON{where_unreadable(error)}.") from None
     if len(fields) > MOST_FIELDS:
         raise Refusal("invalid_frame", f"The body has more than {MOST_FIELDS} fields.")
     return fields

@@ -23,7 +23,7 @@ from realtime.refusal import Refusal
 BODY_LIMIT = 4096
 
 
-class ClientSecretRequest(Struct):
+class ClientSecretRequest(Struct, forbid_unknown_fields=True):
     origin: str | None = None  # of the page that will connect
 
 

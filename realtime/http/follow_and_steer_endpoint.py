@@ -83,7 +83,7 @@ class StreamEndpoint:
 
         def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
-            tenant = query_of(request).get("tenant") or holder.tenant
+            tenant = query_of(request, "tenant").get("tenant") or holder.tenant
             self._credentials.check_held(holder)
             self._check_tenant(tenant, holder, frame)
             work = self._work.of(caller_of(request))
@@ -129,7 +129,8 @@ def _takes_over(request: Request) -> bool:
 
 def _after(request: Request) -> int:
     """A browser's EventSource that comes again says by itself what it has; its URL is still the first."""
-    said = request.headers.get("last-event-id") or query_of(request).get("after", "-1")
+    query = query_of(request, "after")
+    said = request.headers.get("last-event-id") or query.get("after", "-1")
     if not (
         said == "-1" or (said.isascii() and said.isdigit() and len(said) <= 10 and int(said) <= MAX_INDEX)
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -29,7 +30,8 @@ def listing_endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def listed(request: Request) -> Response:
         holder = holder_of(request)
-        most, state = _limit(request), _state(request)
+        query = query_of(request, "limit", "state")
+        most, state = _limit(query), _state(query)
 
         def listing() -> Pieces[Response]:
             if credentials.are_admins(holder):
@@ -47,15 +49,15 @@ def listing_endpoint(
     return listed
 
 
-def _limit(request: Request) -> int:
-    said = query_of(request).get("limit", str(DEFAULT_LIMIT))
+def _limit(query: QueryParams) -> int:
+    said = query.get("limit", str(DEFAULT_LIMIT))
     if not (said.isascii() and said.isdigit() and len(said) <= 4 and 1 <= int(said) <= LARGEST_LIMIT):
         raise Refusal("invalid_params", f"`limit` must be a whole number, 1 to {LARGEST_LIMIT}.")
     return int(said)
 
 
-def _state(request: Request) -> State | None:
-    said = query_of(request).get("state")
+def _state(query: QueryParams) -> State | None:
+    said = query.get("state")
     for state in STATES:
         if said == state:
             return state

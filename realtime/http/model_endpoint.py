@@ -23,7 +23,7 @@ from realtime.refusal import Refusal
 BODY_LIMIT = 4096
 
 
-class ModelRequest(Struct):
+class ModelRequest(Struct, forbid_unknown_fields=True):
     do: Literal["load", "unload", "pin", "unpin"]
 
 

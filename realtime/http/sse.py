@@ -7,7 +7,7 @@ nothing, and that whoever goes away is noticed at once. What the bytes mean is t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -23,6 +23,9 @@ HEADERS = {
     "X-Accel-Buffering": "no",  # nginx would collect events until a buffer is full
 }
 HEARTBEAT = b":\n\n"
+EVENT_END = b"\n\n"  # and in no event: its data is JSON on one line
+# At most at once: who reads this in `stalled_s`, with as much that waits in the transport, reads on.
+PIECE_BYTES = 8 * 1024
 TOO_SLOW = Refusal(
     "overloaded", "You read nothing for too long, and this has ended here: try again.", retry_after_ms=1000
 )
@@ -87,19 +90,31 @@ async def watched_for_disconnect(
 async def stream_events(source: Source, send: Send, headers: dict[str, str], timeouts: SseTimeouts) -> None:
     pairs = [(name.lower().encode(), value.encode()) for name, value in (HEADERS | headers).items()]
     await send({"type": "http.response.start", "status": 200, "headers": pairs})
-    last, body = b"", await source.take()
+    last, whole, body = b"", True, await source.take()
     try:
         while True:
-            async with asyncio.timeout(timeouts.stalled_s):
-                await send({"type": "http.response.body", "body": body, "more_body": True})
+            for piece in _pieces(body):
+                async with asyncio.timeout(timeouts.stalled_s):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                whole = piece.endswith(EVENT_END)
             source.accepted()
             if source.over:
                 break
             body = await _next(source, timeouts.heartbeat_s)
     except TimeoutError:
         source.leave("slow")
-        last = source.too_slow_event()
+        last = (b"" if whole else EVENT_END) + source.too_slow_event()
     await send({"type": "http.response.body", "body": last, "more_body": False})
+
+
+def _pieces(body: bytes) -> Iterator[bytes]:
+    """Whole events, as many as fit; one that does not fit by itself is cut."""
+    at = 0
+    while at < len(body):
+        end = body.rfind(EVENT_END, at, at + PIECE_BYTES)
+        end = at + PIECE_BYTES if end < 0 else end + len(EVENT_END)
+        yield body[at:end]
+        at = end
 
 
 async def _next(source: Source, heartbeat_s: float) -> bytes:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import socket
 import struct
+import sys
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -136,12 +139,17 @@ class SendBuffer:
             await self._released.wait()
 
     def _watch(self) -> None:
-        # What was taken, not what is left: a busy writer may refill the buffer faster than it drains.
-        taken = self._written - self._transport.get_write_buffer_size()
+        taken = self._taken
         self._deadline = _later(self._timeout_s, lambda: self._judge(taken))
 
+    @property
+    def _taken(self) -> int:
+        """What was taken, not what is left: a busy writer may refill the buffer faster than it drains. And by
+        the peer, not by our kernel, which takes so much at once that a slow one reads on it for long."""
+        return self._written - self._transport.get_write_buffer_size() - unacknowledged(self._transport)
+
     def _judge(self, taken_before: int) -> None:
-        if self._written - self._transport.get_write_buffer_size() > taken_before:
+        if self._taken > taken_before:
             self._watch()
         else:
             self.gave_up = True
@@ -151,6 +159,14 @@ class SendBuffer:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+def unacknowledged(transport: asyncio.BaseTransport) -> int:
+    """Bytes of what our kernel has that the peer's has not yet; 0 where none says so."""
+    sock = transport.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):  # closed already, or no socket
+        return int.from_bytes(fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    return 0
 
 
 def _later(delay_s: float, then: Callable[[], None]) -> asyncio.TimerHandle:

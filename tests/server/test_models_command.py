@@ -106,11 +106,12 @@ async def test_an_unknown_model_and_a_body_that_is_none_are_refused(served: Serv
     unknown = await command(served, "load", "gpt-9")
     assert unknown.returncode == 1
     assert 'There is no model "gpt-9"; this server has "large", "small"' in unknown.stderr
-    request = urllib.request.Request(served.http + "/v1/models/small", b'{"do": "dance"}')
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        await asyncio.to_thread(urllib.request.urlopen, request)
-    with refused.value:
-        assert refused.value.code == 400
+    for body in (b'{"do": "dance"}', b'{"do": "load", "pinned": true}'):
+        request = urllib.request.Request(served.http + "/v1/models/small", body)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            await asyncio.to_thread(urllib.request.urlopen, request)
+        with refused.value:
+            assert refused.value.code == 400
 
 
 async def test_it_takes_an_admins_key(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,6 +157,54 @@ def test_what_is_refused_over_http_is_counted_where_it_was_asked(guarded: Guarde
     }
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "says"),
+    [
+        (
+            "GET",
+            "/v1/streams?tenant=acme",
+            "`tenant` is unknown in the query of this path, which has `limit`, `state`.",
+        ),
+        ("GET", "/v1/streams?limit=5&limit=9", "`limit` is in the query more than once."),
+        (
+            "GET",
+            "/v1/streams/x?tenant=acme",
+            "`tenant` is unknown in the query of this path, which has `after`.",
+        ),
+        ("POST", "/v1/streams/x?since=5", "`since` is unknown in the query of this path, which has `after`."),
+        (
+            "POST",
+            "/v1/streams/x/control?tenat=acme",
+            "`tenat` is unknown in the query of this path, which has `tenant`.",
+        ),
+        ("POST", "/v1/streams/x/control?tenant=acme&tenant=bob", "`tenant` is in the query more than once."),
+    ],
+)
+def test_what_a_query_says_is_heard_or_refused(guarded: Guarded, method: str, path: str, says: str) -> None:
+    answer = guarded.ask(method, path, guarded.root, {"type": "cancel"} if method == "POST" else None)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["message"]) == (400, "invalid_params", says)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/streams/nobody/control",
+        "/v1/realtime/client_secrets",
+        "/v1/models/toy",
+    ],
+)
+def test_a_compressed_body_is_refused_as_what_it_is(guarded: Guarded, path: str) -> None:
+    gzip = guarded.root | {"Content-Encoding": "gzip"}
+    error = guarded.ask("POST", path, gzip, {}).json()["error"]
+    assert (error["status"], error["code"]) == (400, "invalid_frame")
+    assert error["message"] == 'The body has a `Content-Encoding`, "gzip": send it as it is, without one.'
+    as_it_is = guarded.root | {"Content-Encoding": "identity"}
+    assert "Encoding" not in guarded.ask("POST", path, as_it_is, {}).text
+
+
 async def test_what_is_refused_on_a_websocket_is_counted_too(guarded: Guarded) -> None:
     before = guarded.refusals()
     for url in (guarded.served.url, guarded.served.url + "x"):

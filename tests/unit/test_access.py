@@ -349,6 +349,7 @@ async def test_a_secret_is_made_for_the_page_that_was_named_or_asks_or_our_own(l
         (b'{"origin": "https://evil.example"}', 403, "forbidden"),
         (b'{"origin": "http://["}', 403, "forbidden"),
         (b'{"origin": 1}', 400, "invalid_frame"),
+        (b'{"orign": "https://app.example"}', 400, "invalid_frame"),
         (b"[]", 400, "invalid_frame"),
         (b"{", 400, "invalid_frame"),
         (b"\xff", 400, "invalid_frame"),

@@ -259,9 +259,22 @@ def test_of_every_field_it_is_said_what_would_be_right(kind: type[ChatBody | Tex
         assert "None" not in error["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff", b'{"a":' * 100_000])
-def test_what_is_no_request_is_refused(body: bytes) -> None:
-    assert refused(ChatBody, body)["code"] == "invalid_frame"
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not valid JSON: it ends before it is whole."),
+        (b"{", "not valid JSON: it ends before it is whole."),
+        (b'{"model":"toy",}', "not valid JSON: the mistake is at byte 15."),
+        (b'{"a":' * 100_000, "not valid JSON: it is nested too deeply."),
+        (b'{"user":"\xff"}', "not UTF-8, from byte 9 on."),
+        (b"[]", "must be one JSON object."),
+        (b'"x"', "must be one JSON object."),
+    ],
+)
+def test_what_is_no_request_is_refused_and_where_it_goes_wrong_is_said(body: bytes, says: str) -> None:
+    error = refused(ChatBody, body)
+    assert (error["code"], error["param"]) == ("invalid_frame", None)
+    assert says in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -419,6 +432,17 @@ def test_a_body_of_many_fields_is_refused_without_a_look_at_them(value: str) -> 
     assert read(TextBody, b'{"prompt":"x",%s}' % most.encode()).prompts == ["x"]
     many = ",".join(f'"k{n}":{value}' for n in range(MOST_FIELDS))
     assert f"{MOST_FIELDS} fields" in refused(TextBody, b'{"prompt":"x",%s}' % many.encode())["message"]
+
+
+@pytest.mark.parametrize("value", ["1", "null"])
+def test_a_message_of_many_fields_is_refused_without_a_look_at_them(value: str) -> None:
+    message = b'{"messages":[{"role":"user","content":"x",%s}]}'
+    most = ",".join(f'"k{n}":null' for n in range(MOST_FIELDS - 2))
+    assert read(ChatBody, message % most.encode()).messages[0].content == "x"
+    many = ",".join(f'"k{n}":{value}' for n in range(MOST_FIELDS - 1))
+    error = refused(ChatBody, message % many.encode())
+    assert error["param"] == "messages[0]"
+    assert error["message"] == f"`messages[0]` has more than {MOST_FIELDS} fields."
 
 
 @pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])

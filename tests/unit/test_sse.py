@@ -11,6 +11,7 @@ import pytest
 from realtime.http.sse import (
     HEADERS,
     HEARTBEAT,
+    PIECE_BYTES,
     SseTimeouts,
     format_event,
     stream_events,
@@ -19,6 +20,7 @@ from realtime.http.sse import (
 from realtime.hub.observers import DisconnectCause
 
 Message = dict[str, Any]
+A = format_event(b"a")
 
 
 class Script:
@@ -113,11 +115,11 @@ async def test_what_takes_long_to_make_is_not_given_up_for_a_heartbeat() -> None
 
 
 async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -> None:
-    source, client = Script(b"a"), Client()
+    source, client = Script(A), Client()
 
     async def send(message: Any) -> None:
         await client.send(message)
-        if message.get("body") == b"a":
+        if message.get("body") == A:
             client.reads.clear()  # and from then on it takes nothing
 
     telling = asyncio.create_task(
@@ -127,8 +129,46 @@ async def test_a_reader_that_takes_nothing_is_left_and_told_so_once_it_reads() -
     assert source.taken == 1, "what was not accepted does not count"
     client.reads.set()
     await telling
-    assert client.bodies == [b"a", b"too slow"]
+    assert client.bodies == [A, b"too slow"]
     assert source.left == "slow"
+
+
+class OnceAndNoMore(Client):
+    """Takes one piece, and nothing behind it until `reads` is set."""
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if message.get("body") and not self.bodies[1:]:
+            self.reads.clear()
+
+
+async def test_much_is_sent_in_pieces_of_whole_events_each_of_which_a_reader_has_time_for() -> None:
+    many = [format_event(b"%d" % number * 300) for number in range(1000)]
+    source, client = Script(b"".join(many)), Client()
+    source.more.set()
+    await stream_events(source, client.send, {}, SseTimeouts())
+    assert b"".join(client.bodies) == b"".join(many)
+    assert all(len(piece) <= PIECE_BYTES and piece.endswith(b"\n\n") for piece in client.bodies[:-1])
+    assert source.taken == 1
+    assert len(client.bodies) < len(many) / 5
+
+
+@pytest.mark.parametrize(
+    ("said", "before_the_last"),
+    [([A] * PIECE_BYTES, b""), ([format_event(b"a" * 3 * PIECE_BYTES)], b"\n\n")],
+    ids=["many events", "one that is longer than a piece"],
+)
+async def test_the_last_that_a_reader_is_told_is_an_event_by_itself(
+    said: list[bytes], before_the_last: bytes
+) -> None:
+    source, client = Script(b"".join(said)), OnceAndNoMore()
+    telling = asyncio.create_task(stream_events(source, client.send, {}, SseTimeouts(stalled_s=0.001)))
+    await source.more.wait()
+    client.reads.set()
+    await telling
+    told, last = client.bodies
+    assert b"".join(said).startswith(told)
+    assert last == before_the_last + b"too slow"
 
 
 async def test_whoever_goes_away_is_noticed_at_once() -> None:

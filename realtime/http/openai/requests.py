@@ -30,7 +30,7 @@ from midstream.protocol import (
     Tools,
 )
 from realtime.codec import explain_error
-from realtime.http.bodies_and_headers import fields_of
+from realtime.http.bodies_and_headers import MOST_FIELDS, fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal, shortened
 from realtime.untyped import MOST_VALUES, most_values, too_many
@@ -248,6 +248,8 @@ def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:
         whole = msgspec.json.decode(turn, type=dict[str, Raw])
     except msgspec.ValidationError:
         return turn
+    if len(whole) > MOST_FIELDS:
+        raise FieldRefusal(f"messages[{at}]", f"`messages[{at}]` has more than {MOST_FIELDS} fields.")
     said = {name: value for name, value in whole.items() if name == "content" or value not in _NOTHING}
     said.pop(_SAID_BY_CONTENT, None)
     for name in said.keys() - set(Turn.__struct_fields__):

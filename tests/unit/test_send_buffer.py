@@ -1,0 +1,84 @@
+"""Whether a peer takes anything of what is sent: by what it has, and not by what our own kernel has."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+import pytest
+
+from realtime.transport import flow_control
+from realtime.transport.flow_control import SendBuffer
+
+
+class Full:
+    """A transport whose buffer is as full as the kernel behind it, whatever the peer takes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.aborted = False
+        with suppress(BlockingIOError):
+            while True:
+                sock.send(bytes(65536))
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 1000
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        return self._sock
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class Deadlines:
+    """As they are set; each is passed by hand."""
+
+    def __init__(self) -> None:
+        self._then: list[Callable[[], None]] = []
+
+    def later(self, delay_s: float, then: Callable[[], None]) -> Any:
+        self._then.append(then)
+        return self
+
+    def cancel(self) -> None:
+        pass
+
+    def pass_next(self) -> None:
+        self._then.pop(0)()
+
+
+@pytest.fixture
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        peer = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+    with peer, ours:
+        ours.setblocking(False)
+        yield ours, peer
+
+
+def test_whoever_takes_what_the_kernel_has_is_not_cut_off(
+    connected: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, peer = connected
+    deadlines = Deadlines()
+    monkeypatch.setattr(flow_control, "_later", deadlines.later)
+    transport = Full(ours)
+    buffer = SendBuffer(cast(asyncio.Transport, transport), high_water_bytes=1, timeout_s=1)
+    buffer.pause()
+    for _ in range(3):
+        before = flow_control.unacknowledged(cast(asyncio.Transport, transport))
+        while flow_control.unacknowledged(cast(asyncio.Transport, transport)) == before:
+            assert peer.recv(4096)
+        deadlines.pass_next()
+        assert not buffer.gave_up
+    while not buffer.gave_up:  # what was taken last may be known late
+        deadlines.pass_next()
+    assert transport.aborted
