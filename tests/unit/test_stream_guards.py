@@ -428,6 +428,26 @@ def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
     assert len([event for event in one.take() if isinstance(event, protocol.ToolCallDone)]) == 1
 
 
+@pytest.mark.parametrize("do", ["rewind", "finish"])
+def test_a_call_too_many_that_was_put_in_behind_the_last_token_is_taken_back_with_that(
+    do: Literal["rewind", "finish"],
+) -> None:
+    one = calling(Guard(name="calls", do=do, budget=Budget(calls=1)))
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list((STOP + STOP).encode())))
+    one.answer(api.Appended(2, 2 * len(STOP)))
+    one.take()
+    one.answer(finish=RUN_OUT)
+    assert (told := act(one)).index == 1
+    assert (told.do, told.token) == (do, ord("o") if do == "rewind" else None)
+    if do == "rewind":
+        submit, back = one.commands[-2:]
+        assert isinstance(submit, api.Submit), "the engine, which has come to the end, begins anew"
+        assert back == api.Truncate(7, 1, ord("o"))
+    else:
+        assert one.stream.final is not None
+
+
 def test_a_turn_that_ended_where_a_guard_pauses_stays_paused() -> None:
     one = calling(replace(NEEDS, do="pause"))
     one.write(STOP)
