@@ -645,7 +645,7 @@ class Stream:
         self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
-            self._told.cut(len(self.output) - 1)  # the end token: the turn is open yet
+            self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
             if self._pausing.reason is None:  # before what commands did: they came behind that token
                 self._pausing.pause("tool_call", len(self.output), now)
                 self._check_transition()

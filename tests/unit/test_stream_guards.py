@@ -12,6 +12,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.refusal import Refusal
+from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
 from tests.unit.test_stream_results import HELD
 from tests.unit.test_stream_tools import ASKED, MODEL, STOP, lone
@@ -99,6 +100,25 @@ def test_what_is_put_in_where_it_paused_lets_nothing_through() -> None:
     lone.take()
     lone.write("ret")
     assert act(lone).index == 5
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_text_that_is_held_back_again_as_it_pauses_is_taken_back_before_it_comes_again(is_read: bool) -> None:
+    """It may begin what the stream stops at since."""
+    lone, client = begun(Guard(name="x", do="pause", regex="x")), FoldedSpans()
+    client.seq = lone.stream.outbox.seq - 1
+    lone.write("went")
+    if is_read:
+        client.read(lone.take())
+    lone.steer(protocol.Adjust(request_id="a", params=Params(stop="th")))
+    lone.answer(api.Adjusted(4))
+    lone.write("x")
+    lone.answer(api.Truncated(4), api.Paused(4))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(4))
+    lone.write("x")
+    client.read(lone.take())
+    assert client.content == lone.stream.output.content() == "wentx"
 
 
 def test_telling_changes_nothing() -> None:
