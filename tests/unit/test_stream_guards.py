@@ -524,6 +524,24 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     assert lone.stream.counts.discarded == 2
 
 
+def test_a_rewind_behind_what_is_refused_leaves_nothing_that_was_withheld() -> None:
+    lone = begun(SECRET)
+    lone.write("abcdef")
+    lone.take()
+    lone.steer(protocol.Inject(request_id="a", tokens=[5], at=4))
+    lone.steer(protocol.Rewind(request_id="a", to=2))
+    lone.write("gh", api.Refused(8, reason="grammar"))
+    assert lone.commands[-2:] == [api.Truncate(7, 2), api.Truncate(7, 6)]
+    lone.answer(api.Truncated(2))
+    lone.write("CDEFGH", api.Truncated(6))
+    assert lone.commands[-1] == api.Truncate(7, 2)
+    lone.answer(api.Truncated(2))
+    assert kinds(lone.take()) == ["Error", "Rewound"]
+    lone.write("CD", finish=EOS)
+    assert text(lone.take()) == "CD"
+    assert list(lone.stream.output.tokens) == list(b"abCD")
+
+
 def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:
     lone = begun(SECRET)
     lone.write("abcdef")
