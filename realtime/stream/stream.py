@@ -412,6 +412,10 @@ class Stream:
         self._check_steerable()
         return self._results.inject_of(result)
 
+    def has_result(self, call_id: str) -> bool:
+        """That waits: another that comes for this call takes its place."""
+        return self._tools.has_result(call_id)
+
     def take_result_to_tell(self) -> protocol.ToolResult | None:
         """One that is to be told once more, unless the stream ends."""
         return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
