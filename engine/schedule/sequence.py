@@ -271,6 +271,7 @@ class Sequence:
     def cut(self, position: int) -> int:
         """Remove all tokens from this position on, which may lie within an injection."""
         self.tokens_version += 1
+        unfollowed = self.unfollowed(position)
         if position < self.num_tokens:
             left = position - self.num_prompt
             kept: list[tuple[int, int]] = []
@@ -288,7 +289,14 @@ class Sequence:
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
+        if self.constraint is not None and unfollowed:
+            self.constraint.append(unfollowed, position - len(unfollowed))
         return self.num_tokens
+
+    def unfollowed(self, position: int) -> list[int]:
+        """Of the tokens before this position those that its grammar would have to follow yet, if all from
+        there on were removed: of an injection behind which it began anew they are the grammar's before."""
+        return [] if self.constraint is None else self.tokens[self.constraint.followed(position) : position]
 
     def banned_at(self, index: int) -> list[int]:
         """Tokens that may not stand there."""

@@ -127,16 +127,17 @@ class Steering:
 
     def _inject(self, sequence: Sequence, command: api.Append) -> None:
         tokens, kept = command.tokens, _kept(sequence, command)
+        asked = sequence.unfollowed(kept) + ([] if command.grammar_anew else tokens)
         if not tokens and command.behind is None:
             self._lifecycle.answer(sequence, api.Appended)
         elif kept + len(tokens) >= sequence.context:
             self._lifecycle.answer(sequence, partial(api.Refused, known=kept, context=sequence.context))
-        elif sequence.constraint is None or command.grammar_anew or not tokens:
+        elif sequence.constraint is None or not asked:
             self._put_in(sequence, command, fits=True)
         else:
             # Else it would be asked a token too early.
             sequence.give_up_in_flight(sequence.num_tokens - 1)
-            sequence.constraint.ask(tokens, length=kept)
+            sequence.constraint.ask(asked, length=kept)
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
 

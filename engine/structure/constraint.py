@@ -118,6 +118,12 @@ class Constraint:
         else:
             self._change(lambda matcher: matcher.fits(tokens))
 
+    def followed(self, length: int) -> int:
+        """How many tokens it would have followed if only so many of the stream stood: fewer where the last of
+        those were put in for it to begin anew behind them, and so are not yet its own."""
+        dropped, _ = self._beyond(length)
+        return min(length, max(self._runs[-1 - dropped]))
+
     def expect(self, drafts: tuple[int, ...]) -> None:
         """They may come next: the outlook will tell the masks behind each."""
         self._change(lambda matcher: matcher.expect(drafts))

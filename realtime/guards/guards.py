@@ -168,7 +168,7 @@ class Guards:
             return None
         index = last
         if spent == "calls" and isinstance(budget.calls, int) and do in ("rewind", "finish"):
-            index = written.calls[budget.calls].index
+            index = min(written.calls[budget.calls].index, last)  # one that was put in may stand behind it
         return _verdict(guard, do, index, spent, written, acts)
 
 

@@ -54,6 +54,7 @@ from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Owe, Reply, SendReply
 from realtime.stream.stream import Stream
+from realtime.stream.tool_loop import ResultInject
 from realtime.tenants.quota import Quotas
 from realtime.text.chat_template import NotBriefError
 from realtime.text.decoded_turn import Turns
@@ -531,10 +532,13 @@ class Hub:
             entry.quota.check_rate()
             tokens = tokenize(frame, entry.stream.model, brief=True) or []
         assert not isinstance(tokens, Opening), "that is a start's"
+        again = isinstance(frame, ResultInject) and entry.stream.has_result(frame.result.call_id)
         try:
             put_in = replace(frame, tokens=tokens)
             entry.stream.steer(put_in, entry.step, self._clock(), send_reply, owe)
             entry.note(put_in)
+            if again:  # those of the one in whose place it is
+                entry.quota.count(len(tokens))
         except Refusal:
             if text_length(frame):
                 entry.quota.count(len(tokens))

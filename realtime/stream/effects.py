@@ -62,6 +62,8 @@ class Effects:
                     index = len(self._output)
                 return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated() if pending.silent:
+                # It may have gone back further since, and what came there was withheld for this.
+                self._guarding.forget_withheld(index)
                 return None
             case api.Truncate(), api.Truncated():
                 # One behind another may leave what was withheld for that, and told to nobody.

@@ -391,9 +391,8 @@ class Outbox:
             event.tokens = [pending.token for pending in batch if pending.token is not None]
         if first.logprob is not None:  # then all that are tokens have one
             event.logprobs = [pending.logprob for pending in batch if pending.logprob is not None]
-        self._listener_index = first.index + count
         if count:  # what has no token may be void by now, with those before it
-            self.sent = self._listener_index
+            self.sent = self._listener_index = first.index + count
         self._listener_length += len(delta)
         if count or delta:
             self._keep(event)

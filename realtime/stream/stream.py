@@ -412,6 +412,10 @@ class Stream:
         self._check_steerable()
         return self._results.inject_of(result)
 
+    def has_result(self, call_id: str) -> bool:
+        """That waits: another that comes for this call takes its place."""
+        return self._tools.has_result(call_id)
+
     def take_result_to_tell(self) -> protocol.ToolResult | None:
         """One that is to be told once more, unless the stream ends."""
         return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
@@ -645,7 +649,7 @@ class Stream:
         self._keep_turn(news.finish)
         held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
         if held:
-            self._told.cut(len(self.output) - 1)  # the end token: the turn is open yet
+            self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
             if self._pausing.reason is None:  # before what commands did: they came behind that token
                 self._pausing.pause("tool_call", len(self.output), now)
                 self._check_transition()

@@ -65,12 +65,12 @@ class ToldOutput:
         self._go_back()
         self._outbox.put(self.rewound(index))
 
-    def take_back(self, index: int) -> None:
-        """Nobody need be told, but who was told of it, or of text that is held back again since it may begin
-        what the stream stops at now."""
+    def take_back(self, index: int, *, by_guard: bool = True) -> None:
+        """Nobody need be told, but who was told of it, or is about to be told of text that is held back again
+        since it may begin what the stream stops at now."""
         sent = self._outbox.sent
-        length = self._output.length_with(sent)
-        self.cut(index, by_guard=True)
+        length = self._output.length_with(min(index, self._outbox.known))
+        self.cut(index, by_guard=by_guard)
         if sent > index or self._output.text_length < length:
             self._outbox.put(self.rewound(index))
 

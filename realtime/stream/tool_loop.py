@@ -141,6 +141,10 @@ class ToolLoop:
         self._due = inject if is_all else None
         return replace(inject, messages=None, tokens=[], resume=False)
 
+    def has_result(self, call_id: str) -> bool:
+        """That waits."""
+        return call_id in self._results
+
     @property
     def has_due(self) -> bool:
         return self._due is not None

@@ -71,6 +71,7 @@ class FoldedSpans:
                 self.final = event
 
     def _rewind(self, event: Rewound) -> None:
+        assert event.index <= self.index
         self.index = event.index
         self.content = self.content[: event.text_length]
         self.reasoning = self.reasoning[: event.reasoning_length]

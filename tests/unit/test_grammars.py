@@ -222,6 +222,33 @@ def test_a_rewind_to_before_a_second_beginning_is_in_the_first() -> None:
     assert len(text_of(driver)) == 10
 
 
+@OVERLAPS
+def test_in_the_midst_of_what_it_began_anew_behind_it_is_in_the_first_and_what_stays_is_of_that(
+    overlap: bool,
+) -> None:
+    """As amending a call does that was put in: of the beginning before, and of one that is built anew."""
+    driver, other = new(overlap), new(overlap)
+    driver.settle(api.Submit(1, PROMPT, regex("ab[cd]{6}ef[gh]{9}"), 4))
+    driver.settle(api.Append(1, [99, 100, 122, 122], True), api.Grant(1, 6))
+    assert text_of(driver)[4:] == "ab"
+    driver.settle(api.Append(1, [99], behind=7), api.Append(1, [122], behind=6))
+    assert [type(change) for change in driver.told[1].changes[1:]] == [api.Refused, api.Refused]
+    driver.settle(api.Append(1, [99, 100], behind=6), api.Grant(1, 9))
+    assert driver.told[1].injections == [(4, [99, 100]), (4, [99, 100])]
+    assert text_of(driver)[4:6] == "ef"
+    known = driver.told[1].tokens[:4]
+    tokens = [*PROMPT, *known, 99, 100, 99, 100]
+    submit = api.Submit(1, tokens, driver.told[1].submit.sampling, 9, prompt=3, injections=[(4, 2), (4, 2)])
+    other.send(submit)
+    other.told[1].tokens, other.told[1].injections = list(known), [(4, [99, 100]), (4, [99, 100])]
+    for one in (driver, other):
+        one.settle()
+        one.settle(api.Truncate(1, 5), api.Grant(1, 1000))
+    assert driver.told[1].tokens == other.told[1].tokens
+    assert text_of(driver)[4:6] == "ef"
+    assert len(text_of(driver)) == 4 + 2 + 9
+
+
 def test_where_it_begins_anew_it_may_be_another() -> None:
     first, later = told(Grammar(regex="ab[cd]{6}ef")), told(Grammar(regex="xyz{3}"))
     both = replace(SOME, grammar=replace(first, later=later.source))

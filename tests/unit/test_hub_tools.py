@@ -330,6 +330,25 @@ async def test_a_result_that_is_refused_does_not_go_in_with_anothers(monkeypatch
     assert server.adoptions == 1
 
 
+async def test_a_result_that_takes_anothers_place_is_counted_as_made_in_vain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, first, second = await called_twice(server)
+    (entry,) = server.hub._registry.entries
+    counted = list[int]()
+    monkeypatch.setattr(entry.quota, "count", counted.append)
+    listener.send(result(first, ref="waits"))
+    rest(server)
+    assert not counted, "it is put in with the other's"
+    listener.send(msgspec.structs.replace(result(first, ref="instead"), content="43 " * 50))
+    listener.send(result(second, ref="last"))
+    rest(server)
+    assert len(counted) == 1
+    assert counted[0] > 50
+    assert not listener.errors
+
+
 async def test_a_result_goes_in_where_its_stream_was_given_a_grammar_since_also_if_its_tools_are_free() -> (
     None
 ):

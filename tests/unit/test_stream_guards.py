@@ -12,6 +12,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.refusal import Refusal
+from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
 from tests.unit.test_stream_results import HELD
 from tests.unit.test_stream_tools import ASKED, MODEL, STOP, lone
@@ -99,6 +100,25 @@ def test_what_is_put_in_where_it_paused_lets_nothing_through() -> None:
     lone.take()
     lone.write("ret")
     assert act(lone).index == 5
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_text_that_is_held_back_again_as_it_pauses_is_taken_back_before_it_comes_again(is_read: bool) -> None:
+    """It may begin what the stream stops at since."""
+    lone, client = begun(Guard(name="x", do="pause", regex="x")), FoldedSpans()
+    client.seq = lone.stream.outbox.seq - 1
+    lone.write("went")
+    if is_read:
+        client.read(lone.take())
+    lone.steer(protocol.Adjust(request_id="a", params=Params(stop="th")))
+    lone.answer(api.Adjusted(4))
+    lone.write("x")
+    lone.answer(api.Truncated(4), api.Paused(4))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(4))
+    lone.write("x")
+    client.read(lone.take())
+    assert client.content == lone.stream.output.content() == "wentx"
 
 
 def test_telling_changes_nothing() -> None:
@@ -428,6 +448,26 @@ def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
     assert len([event for event in one.take() if isinstance(event, protocol.ToolCallDone)]) == 1
 
 
+@pytest.mark.parametrize("do", ["rewind", "finish"])
+def test_a_call_too_many_that_was_put_in_behind_the_last_token_is_taken_back_with_that(
+    do: Literal["rewind", "finish"],
+) -> None:
+    one = calling(Guard(name="calls", do=do, budget=Budget(calls=1)))
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list((STOP + STOP).encode())))
+    one.answer(api.Appended(2, 2 * len(STOP)))
+    one.take()
+    one.answer(finish=RUN_OUT)
+    assert (told := act(one)).index == 1
+    assert (told.do, told.token) == (do, ord("o") if do == "rewind" else None)
+    if do == "rewind":
+        submit, back = one.commands[-2:]
+        assert isinstance(submit, api.Submit), "the engine, which has come to the end, begins anew"
+        assert back == api.Truncate(7, 1, ord("o"))
+    else:
+        assert one.stream.final is not None
+
+
 def test_a_turn_that_ended_where_a_guard_pauses_stays_paused() -> None:
     one = calling(replace(NEEDS, do="pause"))
     one.write(STOP)
@@ -482,6 +522,24 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     events = lone.take()
     assert (kinds(events), text(events)) == (["Token"], "cd")
     assert lone.stream.counts.discarded == 2
+
+
+def test_a_rewind_behind_what_is_refused_leaves_nothing_that_was_withheld() -> None:
+    lone = begun(SECRET)
+    lone.write("abcdef")
+    lone.take()
+    lone.steer(protocol.Inject(request_id="a", tokens=[5], at=4))
+    lone.steer(protocol.Rewind(request_id="a", to=2))
+    lone.write("gh", api.Refused(8, reason="grammar"))
+    assert lone.commands[-2:] == [api.Truncate(7, 2), api.Truncate(7, 6)]
+    lone.answer(api.Truncated(2))
+    lone.write("CDEFGH", api.Truncated(6))
+    assert lone.commands[-1] == api.Truncate(7, 2)
+    lone.answer(api.Truncated(2))
+    assert kinds(lone.take()) == ["Error", "Rewound"]
+    lone.write("CD", finish=EOS)
+    assert text(lone.take()) == "CD"
+    assert list(lone.stream.output.tokens) == list(b"abCD")
 
 
 def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:

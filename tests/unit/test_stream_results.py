@@ -12,6 +12,7 @@ from midstream import protocol
 from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
 from realtime.stream.tool_loop import ResultInject, ToolLoop
+from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
@@ -73,6 +74,28 @@ def test_it_stands_before_the_end_token_which_counts_as_discarded() -> None:
     assert len(one.stream.output) == len(FIND.encode())
     assert one.stream.counts.discarded == 1
     assert one.stream.state == "paused"
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_text_that_is_held_back_again_where_it_waits_is_taken_back_before_it_comes_again(
+    is_read: bool,
+) -> None:
+    """It may begin what the stream stops at since."""
+    one, client = lone(on_tool_call="pause"), FoldedSpans()
+    one.write("went")
+    if is_read:
+        client.read(one.take())
+    one.steer(protocol.Adjust(request_id="a", params=Params(stop="th")))
+    one.answer(api.Adjusted(4))
+    one.write(STOP)
+    end(one)
+    client.read(one.take())
+    (call,) = one.stream.output.calls
+    assert one.stream.paused == "tool_call"
+    put_in(one, one.stream.inject_of(result(call.call_id)))
+    one.write("s up")
+    client.read(one.take())
+    assert client.content == one.stream.output.content() == "wents up"
 
 
 def test_results_wait_for_each_other_and_go_in_as_the_calls_came() -> None:

@@ -290,6 +290,23 @@ def test_a_rewind_that_a_snapshot_has_told_of_changes_nothing() -> None:
     assert client.said == _so_far(list(TEXT[:40].encode()))
 
 
+def test_behind_a_snapshot_nobody_is_taken_back_to_where_void_arguments_were_put_in() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("So <it:\n")
+    one.take()
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.answer(api.Appended(8, len(STOP)))
+    for to in (8, 2):
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        one.answer(api.Truncated(to))
+    one.stream.outbox.acknowledge(one.stream.outbox.seq - 1)
+    one.write("me")
+    events = one.attach(-1)
+    client.read(events)
+    assert [event.index for event in events if isinstance(event, Rewound)] == [2, 2]
+    assert (client.content, client.index) == ("Some", 4)
+
+
 def test_another_engine_is_given_what_stands_and_the_call_goes_on() -> None:
     one, client = lone(), FoldedSpans()
     one.admit()
