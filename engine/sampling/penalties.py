@@ -10,7 +10,7 @@ It knows sequences, and nothing of temperatures, seeds or draws.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -57,48 +57,49 @@ class TokenCounts:
         self, scores: Tensor, places: list[int], requests: list[SampleRequest], penalties: Tensor
     ) -> None:
         """Subtract from the scores at these places, one a request; `penalties` has a row for each score."""
-        owners, ids, output = self._tokens_of(self._catch_up(requests), requests)
-        at = upload(places, scores.device)[owners]
-        repetition, presence, frequency = penalties[at].to(scores.dtype).unbind(1)
+        counts = self._catch_up(requests)
+        rows = upload([row.row for row in counts], scores.device)
+        places_of = upload(places, scores.device)
+        # What is ahead comes last: of a token that both name it knows how often it is ahead as well.
+        named = [self._counted_tokens(counts, rows), *self._tokens_ahead(requests, rows)]
+        repetition, presence, frequency = penalties[places_of].to(scores.dtype).T.contiguous()
         repetition = repetition.clamp(min=MIN_REPETITION)
-        known = scores[at, ids]
-        repeated = torch.where(known < 0, known * repetition, known / repetition)
-        # A token that is named twice has the same score both times.
-        scores.index_put_((at, ids), repeated.sub_(frequency * output).sub_(presence * (output > 0)))
+        less = []
+        for owners, ids, output in named:
+            at, times = places_of[owners], repetition[owners]
+            known = scores[at, ids]
+            repeated = torch.where(known < 0, known * times, known / times)
+            repeated.sub_(frequency[owners] * output).sub_(presence[owners] * (output > 0))
+            less.append((at, ids, repeated))
+        for at, ids, score in less:
+            scores.index_put_((at, ids), score)
 
-    def _tokens_of(
-        self, counts: list[CountedRow], requests: list[SampleRequest]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _counted_tokens(self, counts: list[CountedRow], rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of all contexts in one line: whose each is, which it is, and how often it was output."""
-        device = self._output.device
-        lengths = [len(row.distinct) for row in counts]
-        owners, places = _spread(lengths, device)
-        rows = upload([row.row for row in counts], device)
+        owners, places = _spread([len(row.distinct) for row in counts], self._output.device)
         ids = self._distinct[rows[owners], places].long()
-        ahead = self._ahead(requests)
-        if ahead is None:
-            return owners, ids, self._output[rows[owners], ids]
-        tokens, at, place = ahead
-        owners, ids = torch.cat([owners, at]), torch.cat([ids, tokens[at, place]])
-        return owners, ids, self._output[rows[owners], ids] + (ids[:, None] == tokens[owners]).sum(1)
+        return owners, ids, self._output[rows[owners], ids]
 
-    def _ahead(self, requests: list[SampleRequest]) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A row for each request of the tokens that are not counted, filled up with none; and where they
-        stand."""
+    def _tokens_ahead(
+        self, requests: list[SampleRequest], rows: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same of those that are not counted, if there are any: each as often as it is ahead, with one
+        score."""
         device = self._output.device
         lines = [[*request.ahead, *([0] if _is_late(request) else [])] for request in requests]
         most = max(map(len, lines))
         if not most:
-            return None
+            return
         tokens = upload([line + [-1] * (most - len(line)) for line in lines], device)
         late = [at for at, request in enumerate(requests) if _is_late(request)]
         if late:
             at, place = upload([late, [len(lines[at]) - 1 for at in late]], device)
             tokens[at, place] = self._latest_tokens[upload([requests[at].seq.slot for at in late], device)]
-        at, place = upload(
+        owners, place = upload(
             [[at, place] for at, line in enumerate(lines) for place in range(len(line))], device
         ).unbind(1)
-        return tokens, at, place
+        ids = tokens[owners, place]
+        yield owners, ids, self._output[rows[owners], ids] + (ids[:, None] == tokens[owners]).sum(1)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
