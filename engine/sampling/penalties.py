@@ -11,25 +11,52 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import ne
 
 import torch
 from torch import Tensor
 
 from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
+from engine.schedule.sequence import Sequence
 
 MIN_REPETITION = 1e-30  # a score that is divided by it is still a number in float32
+AT_ONCE = 256  # tokens that are compared in one go
 
 
 @dataclass(slots=True)
 class CountedRow:
-    """What is counted of a sequence: so many of its tokens, as they were at that version."""
+    """What is counted of a sequence: these tokens, as they were at that version."""
 
     row: int
-    version: int
-    counted: int
-    distinct: dict[int, None]  # in the order in which the row names them
+    version: int = -1
+    tokens: list[int] = field(default_factory=list)
+    marks: bytearray = field(default_factory=bytearray)  # of each, whether it was output
+    # In the order in which the row names them, and where each stands first.
+    distinct: dict[int, int] = field(default_factory=dict)
+
+    def catch_up(self, seq: Sequence) -> tuple[list[int], list[int], list[int]]:
+        """Count what the host knows. Returns tokens that the row has not named yet, those that were output
+        since, and those that were and are not any more."""
+        stand = len(self.tokens)
+        if self.version == seq.tokens_version and stand <= seq.num_tokens:  # whatever is new was sampled
+            marks = self.marks + b"\1" * (seq.num_tokens - stand)
+        else:
+            marks = seq.output_marks()
+            stand = min(_common(self.tokens, seq.tokens), _common(self.marks, marks))
+        gone = list(compress(self.tokens[stand:], self.marks[stand:]))
+        while self.distinct and next(reversed(self.distinct.values())) >= stand:
+            self.distinct.popitem()
+        more, named = seq.tokens[stand:], []
+        for at, token in enumerate(more, stand):
+            if token not in self.distinct:
+                self.distinct[token] = at
+                named.append(token)
+        self.tokens[stand:], self.marks, self.version = more, marks, seq.tokens_version
+        return named, list(compress(more, marks[stand:])), gone
 
 
 class TokenCounts:
@@ -121,30 +148,34 @@ class TokenCounts:
         counts: dict[int, CountedRow] = {}
         anew = []
         named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
-        output: list[list[int]] = [[], []]  # rows, and tokens that were output since
+        output: list[list[int]] = [[], [], []]  # rows, tokens that are output, or no longer, and how often
         for seq, row in zip(seqs, rows, strict=True):
             count = self._counted.pop(seq.slot, None)
-            if count is None or count.version != seq.tokens_version or count.counted > seq.num_tokens:
-                count = CountedRow(row, seq.tokens_version, 0, {})
+            if count is None:
+                count = CountedRow(row)
                 anew.append(row)
-                context, said = seq.tokens, seq.output_tokens()
-            else:  # whatever is new was sampled
-                context = said = seq.tokens[count.counted :]
-            new = [token for token in dict.fromkeys(context) if token not in count.distinct]
-            places = range(len(count.distinct), len(count.distinct) + len(new))
-            _extend(named, [row] * len(new), new, places)
-            _extend(output, [row] * len(said), said)
-            count.distinct.update(dict.fromkeys(new))
-            count.counted = seq.num_tokens
+            new, said, gone = count.catch_up(seq)
+            _extend(named, [row] * len(new), new, range(len(count.distinct) - len(new), len(count.distinct)))
+            _extend(output, [row] * len(said), said, [1] * len(said))
+            _extend(output, [row] * len(gone), gone, [-1] * len(gone))
             counts[seq.slot] = count
         if anew:
             self._output.index_fill_(0, upload(anew, device), 0)
         owners, tokens, at = upload(named, device)
         self._distinct.index_put_((owners, at), tokens.int())
-        owners, tokens = upload(output, device)
-        self._output.index_put_((owners, tokens), self._output.new_ones(()), accumulate=True)
+        owners, tokens, times = upload(output, device)
+        self._output.index_put_((owners, tokens), times.int(), accumulate=True)
         self._counted |= counts
         return [counts[request.seq.slot] for request in requests]
+
+
+def _common(one: Several[int], other: Several[int]) -> int:
+    """How many both begin with."""
+    at, most = 0, min(len(one), len(other))
+    while at < most and one[at : at + AT_ONCE] == other[at : at + AT_ONCE]:
+        at += AT_ONCE
+    differ = map(ne, one[at : at + AT_ONCE], other[at : at + AT_ONCE])
+    return min(most, at + next(compress(itertools.count(), differ), AT_ONCE))
 
 
 def _extend(columns: list[list[int]], *more: Iterable[int]) -> None:

@@ -36,6 +36,7 @@ are written by those who own the memory behind them.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from engine.api import Logprob, Sampling
@@ -250,15 +251,18 @@ class Sequence:
         """Where output token `index` stands, or would stand, among the tokens."""
         return self.num_prompt + index + sum(count for before, count in self.injections if before <= index)
 
+    def output_marks(self) -> bytearray:
+        """Of each token whether it is output."""
+        marks, said = bytearray(self.num_prompt), 0
+        for index, count in self.injections:
+            marks += b"\1" * (index - said) + bytes(count)
+            said = index
+        marks += b"\1" * (self.num_tokens - len(marks))
+        return marks
+
     def output_tokens(self) -> list[int]:
         """The output, without what was injected among it."""
-        out: list[int] = []
-        start = self.num_prompt
-        for index, count in self.injections:
-            end = start + index - len(out)
-            out += self.tokens[start:end]
-            start = end + count
-        return out + self.tokens[start:]
+        return list(compress(self.tokens, self.output_marks()))
 
     def truncate(self, index: int) -> int:
         """Remove output from `index` on, and later injections; returns how many tokens are left.

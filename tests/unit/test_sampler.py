@@ -23,6 +23,7 @@ from transformers import (
 from engine.api import Logprob, Sampling
 from engine.nonblocking_transfer import upload
 from engine.sampling.filters import MAX_VOCAB
+from engine.sampling.penalties import CountedRow
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Row
@@ -214,6 +215,20 @@ def test_tokens_swapped_for_others_between_two_samples_are_noticed() -> None:
     seq.truncate(0)
     seq.append_output(4)
     assert sampler.sample(logits, [seq])[0].token == 8
+
+
+def test_of_a_context_that_was_steered_only_what_is_another_is_counted() -> None:
+    seq = sequence(tokens=list(range(1000)))
+    counted = CountedRow(0)
+    for token in [7, 1000, 1001]:
+        seq.append_output(token)
+    assert counted.catch_up(seq) == ([*range(1000), 1000, 1001], [7, 1000, 1001], [])
+    seq.truncate(1)
+    seq.append_output(1001)
+    assert counted.catch_up(seq) == ([1001], [1001], [1000, 1001])
+    seq.truncate(1)
+    seq.inject([1001])  # the same, but it is no output
+    assert counted.catch_up(seq) == ([1001], [], [1001])
 
 
 class Overlapped:
