@@ -292,6 +292,9 @@ class Sequence:
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
+        if self.constraint is not None:
+            followed = self.constraint.followed(self.num_tokens)
+            self.constraint.append(self.tokens[followed:], followed)
         return self.num_tokens
 
     def banned_at(self, index: int) -> list[int]:

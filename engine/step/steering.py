@@ -131,12 +131,12 @@ class Steering:
             self._lifecycle.answer(sequence, api.Appended)
         elif kept + len(tokens) >= sequence.context:
             self._lifecycle.answer(sequence, partial(api.Refused, known=kept, context=sequence.context))
-        elif sequence.constraint is None or command.grammar_anew or not tokens:
+        elif sequence.constraint is None or not (asked := _asked(sequence, command, kept)):
             self._put_in(sequence, command, fits=True)
         else:
             # Else it would be asked a token too early.
             sequence.give_up_in_flight(sequence.num_tokens - 1)
-            sequence.constraint.ask(tokens, length=kept)
+            sequence.constraint.ask(asked, length=kept)
             self._constraining.postpone(sequence)
             self._waiting[sequence] = deque([command])
 
@@ -156,3 +156,10 @@ def _kept(sequence: Sequence, command: api.Append) -> int:
     if command.behind is None:
         return sequence.num_tokens
     return min(sequence.num_tokens, sequence.num_prompt + command.behind)
+
+
+def _asked(sequence: Sequence, command: api.Append, kept: int) -> list[int]:
+    """What is to fit into its grammar, behind what that has followed of the tokens that stay."""
+    if sequence.constraint is None or command.grammar_anew:
+        return []
+    return sequence.tokens[sequence.constraint.followed(kept) : kept] + command.tokens

@@ -105,6 +105,13 @@ class Constraint:
             self._change(lambda matcher: matcher.back(void))
         self._runs[-1] = (min(start, length), min(reached, length))
 
+    def followed(self, length: int) -> int:
+        """Up to where the matcher has followed the stream if only so many tokens of it stand: it has not what
+        is left of those behind which the grammar began anew."""
+        dropped, _ = self._beyond(length)
+        start, reached = self._runs[-1 - dropped]
+        return min(length, max(start, reached))
+
     def begin_anew(self, position: int) -> None:
         """The grammar has another beginning, there."""
         self._runs.append((position, position))
