@@ -73,13 +73,6 @@ def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
         entry.quota.check_rate()
 
 
-def _recount_s(frame: StreamFrame, stream: Stream) -> float:
-    """What it costs an engine that a frame changes tokens which stand."""
-    goes_back = isinstance(frame, protocol.Adjust) and frame.at is not None
-    changes = goes_back or isinstance(frame, protocol.Inject | protocol.Rewind | protocol.Amend)
-    return stream.context.recount_s if changes else 0.0
-
-
 class Hub:
     def __init__(
         self,
@@ -429,7 +422,7 @@ class Hub:
         self._subscriptions.subscribe(stream, listener)
         self._registry.pays(entry, listener.payer)
         self._empty.clear()
-        listener.owe(TOKEN_S * len(stream.context) + stream.context.recount_s)
+        listener.owe(TOKEN_S * len(stream.context) + stream.context.counting_s)
         self._observer.started(
             stream,
             StreamOrigin(key.tenant, model.name, caller.route, frame.traceparent, caller.key),
@@ -514,7 +507,6 @@ class Hub:
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
-        listener.owe(_recount_s(frame, stream))
         self.serving.await_model(entry)
         return stream
 

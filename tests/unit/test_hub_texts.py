@@ -354,13 +354,14 @@ async def test_many_messages_that_say_nothing_are_put_in_words_in_a_thread() -> 
     assert heard(listener) != []
 
 
-def test_who_changes_tokens_that_penalties_count_pays_for_the_counting() -> None:
-    """The engine counts a long text for as long as it takes to decode several tokens."""
-    paid = []
+def test_who_begins_a_stream_whose_penalties_count_a_long_text_pays_for_the_counting() -> None:
+    """The engine counts it for as long as it takes to decode several tokens; later what is another alone."""
+    begun, steered = [], []
     for params in (Params(), Params(frequency_penalty=0.5)):
         listener = RecordingListener(SimulatedServer(WIDE))
         listener.send(start(prompt=[65] * 1000, params=params))
-        before = listener.owed_s
+        begun.append(listener.owed_s)
         listener.send(protocol.Rewind(request_id="a", to=0))
-        paid.append(listener.owed_s - before)
-    assert paid == [0, pytest.approx(1000 * COUNTED_S, rel=0.1)]
+        steered.append(listener.owed_s - begun[-1])
+    assert begun[1] - begun[0] == pytest.approx(1000 * COUNTED_S, rel=0.1)
+    assert steered == [0, 0]
