@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from itertools import compress
-from operator import ne
 
 import torch
 from torch import Tensor
@@ -24,7 +22,6 @@ from engine.sampling.readback import SampleRequest
 from engine.schedule.sequence import Sequence
 
 MIN_REPETITION = 1e-30  # a score that is divided by it is still a number in float32
-AT_ONCE = 256  # tokens that are compared in one go
 
 
 @dataclass(slots=True)
@@ -41,12 +38,11 @@ class CountedRow:
     def catch_up(self, seq: Sequence) -> tuple[list[int], list[int], list[int]]:
         """Count what the host knows. Returns tokens that the row has not named yet, those that were output
         since, and those that were and are not any more."""
-        stand = len(self.tokens)
-        if self.version == seq.tokens_version and stand <= seq.num_tokens:  # whatever is new was sampled
+        stand = min(len(self.tokens), seq.stood_since(self.version))
+        if self.version == seq.tokens_version:  # whatever is new was sampled
             marks = self.marks + b"\1" * (seq.num_tokens - stand)
         else:
             marks = seq.output_marks()
-            stand = min(_common(self.tokens, seq.tokens), _common(self.marks, marks))
         gone = list(compress(self.tokens[stand:], self.marks[stand:]))
         while self.distinct and next(reversed(self.distinct.values())) >= stand:
             self.distinct.popitem()
@@ -167,15 +163,6 @@ class TokenCounts:
         self._output.index_put_((owners, tokens), times.int(), accumulate=True)
         self._counted |= counts
         return [counts[request.seq.slot] for request in requests]
-
-
-def _common(one: Several[int], other: Several[int]) -> int:
-    """How many both begin with."""
-    at, most = 0, min(len(one), len(other))
-    while at < most and one[at : at + AT_ONCE] == other[at : at + AT_ONCE]:
-        at += AT_ONCE
-    differ = map(ne, one[at : at + AT_ONCE], other[at : at + AT_ONCE])
-    return min(most, at + next(compress(itertools.count(), differ), AT_ONCE))
 
 
 def _extend(columns: list[list[int]], *more: Iterable[int]) -> None:
