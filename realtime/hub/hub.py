@@ -60,6 +60,7 @@ from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
+RESTORED_S = 25e-9  # a token whose memory is given back, and looked for again
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -505,6 +506,8 @@ class Hub:
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
+                if isinstance(frame, protocol.Resume) and stream.released:
+                    listener.owe(RESTORED_S * len(stream.context))
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
         self.serving.await_model(entry)
