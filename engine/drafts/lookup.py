@@ -30,6 +30,9 @@ class Context(Protocol):
     tokens: list[int]
     tokens_version: int
 
+    def stood_since(self, version: int) -> int:
+        """How many of the tokens that it had then, the first of them, are as they were; or fewer."""
+
 
 class Lookup:
     kind: Kind = "lookup"
@@ -46,21 +49,23 @@ class Lookup:
 
     def _tokens(self, context: Context) -> Tokens:
         copy = self._copies.get(context)
-        if copy is None or copy.version != context.tokens_version:
-            copy = self._copies[context] = _Copy(context.tokens_version)
-        return copy.catch_up(context.tokens)
+        if copy is None:
+            copy = self._copies[context] = _Copy()
+        return copy.catch_up(context)
 
 
 class _Copy:
     """A context as an array, which can be searched at once."""
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self) -> None:
+        self._version = 0
         self._count = 0
         self._tokens: Tokens = np.empty(0, np.int32)
 
-    def catch_up(self, tokens: list[int]) -> Tokens:
-        count = len(tokens)
+    def catch_up(self, context: Context) -> Tokens:
+        tokens, count = context.tokens, len(context.tokens)
+        self._count = min(self._count, context.stood_since(self._version))
+        self._version = context.tokens_version
         if count > len(self._tokens):
             room: Tokens = np.empty(2 * count, np.int32)
             room[: self._count] = self._tokens[: self._count]

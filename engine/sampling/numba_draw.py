@@ -1,8 +1,10 @@
 """The draw on a CPU, compiled by numba: what `draw.py` finds for each row, in one call and without tensors.
 
 A row is read once to race, and again where top_k has an edge in it or where what won without being the best
-may be outside of top_p. Blocks that cannot win are passed over, beginning with the most promising one. Tokens
-are those of `draw.py`, bit for bit: nothing is fused, and what may be added in any order are whole numbers.
+may be outside of top_p; where it is, what is better is put together, so that each race that is run again
+reads half of what the last has read. Blocks that cannot win are passed over, beginning with the most
+promising one. Tokens are those of `draw.py`, bit for bit: nothing is fused, and what may be added in any
+order are whole numbers.
 
 It knows arrays of numbers, and no sequence, slot or request.
 """
@@ -28,6 +30,7 @@ POWERS = tuple(map(np.float32, filters.POWERS))
 HALF, COLDEST = np.float32(0.5), np.float32(filters.COLDEST)
 EXPONENT_BIAS = np.int32(filters.EXPONENT_BIAS)
 NOTHING = -np.inf
+SURELY_COLDER = 1e-5  # temperatures, by which a token has no greater mass, however it is rounded
 SIGN = np.uint32(2**31)
 
 
@@ -145,15 +148,6 @@ def _score(ordered):  # type: ignore[no-untyped-def]
     return np.uint32(ordered ^ SIGN if ordered & SIGN else ~ordered).view(np.float32)
 
 
-@compiled()
-def _outside_top_p(scores, best, beaten, degrees, edge, top_p):  # type: ignore[no-untyped-def]
-    """Whether better tokens already have the share; the best is never outside."""
-    if top_p >= 1 or beaten == 0:
-        return False
-    total, better = _masses(scores, best, np.float32(degrees), edge, _mass(beaten))
-    return better >= max(1.0, total * top_p)
-
-
 @compiled(fastmath={"reassoc"})
 def _masses(scores, best, degrees, edge, own):  # type: ignore[no-untyped-def]
     """Of all, and of what is better: sums of whole numbers, which are exact in any order."""
@@ -198,32 +192,34 @@ def _run_blocks(key, bits, times, ahead):  # type: ignore[no-untyped-def]
 
 @compiled()
 def _winner(  # type: ignore[no-untyped-def]
-    scores, peaks, best, key, bits, times, ahead, degrees, edge, floor, beaten
+    scores, tokens, begins, peaks, best, key, bits, times, ahead, degrees, edge, floor, beaten
 ):
+    """Of these tokens, whose scores are given, and where those of each block begin: some of it, but then its
+    best is among them."""
     likely, most = 0, NOTHING
     for block in range(len(peaks)):
         bound = np.float64(peaks[block]) / degrees + ahead[block]
-        if bound > most:
+        if bound > most and begins[block] < begins[block + 1]:
             likely, most = block, bound
-    most, token = NOTHING, len(scores)
+    most, winner = NOTHING, np.int64(0)
     for turn in range(-1, len(peaks)):
         block = turn if turn >= 0 else likely
         if turn == likely or np.float64(peaks[block]) / degrees + ahead[block] < _certain(most):
             continue
         first = block * BLOCK + np.int64(bits[block] & IN_BLOCK)
-        for at in range(block * BLOCK, min(block * BLOCK + BLOCK, len(scores))):
-            score = scores[at]
+        for at in range(begins[block], begins[block + 1]):
+            score, token = scores[at], np.int64(tokens[at])
             cold = _cooled(score, best, degrees)
             start = np.float64(score) / degrees
             if score < edge or cold < floor or cold <= beaten or start + ahead[block] < _certain(most):
                 continue
             time = times[block]
-            if at != first:
-                time += _exponential(_mixed(key + np.uint64(at + 1) * GOLDEN))
+            if token != first:
+                time += _exponential(_mixed(key + np.uint64(token + 1) * GOLDEN))
             reached = start - _ln(time)
-            if reached > most or (reached == most and at < token):
-                most, token = reached, at
-    return token
+            if reached > most or (reached == most and token < winner):
+                most, winner = reached, token
+    return winner
 
 
 @compiled()
@@ -231,14 +227,73 @@ def _certain(most):  # type: ignore[no-untyped-def]
     return most - SLACK * (1 + abs(most))
 
 
+@compiled()
+def _winner_inside(  # type: ignore[no-untyped-def]
+    scores, peaks, best, key, bits, times, ahead, degrees, edge, floor, top_p, token, room
+):
+    """Of those that top_p leaves, where `token` has won of all. One race is run after the other, each by
+    what is warmer than who won the last: half as much, more or less."""
+    beaten = _cooled(scores[token], best, degrees)
+    if top_p >= 1 or beaten == 0:  # the best is never outside
+        return token
+    total, better = _masses(scores, best, np.float32(degrees), edge, _mass(beaten))
+    least = max(1.0, total * top_p)  # that better tokens have of the mass if one is outside
+    if better < least:
+        return token
+    left, tokens, begins = np.empty(len(scores), np.float32), room, np.empty(len(peaks) + 1, np.int64)
+    put = False
+    while better >= least and beaten != 0:
+        warm = max(edge, np.float32(scores[token] - SURELY_COLDER * degrees))
+        if put:
+            _keep_warm(left, tokens, begins, warm)
+        else:
+            _put_warm(scores, peaks, left, tokens, begins, warm)
+            put = True
+        token = _winner(
+            left, tokens, begins, peaks, best, key, bits, times, ahead, degrees, edge, floor, beaten
+        )
+        beaten = _cooled(scores[token], best, degrees)
+        _, better = _masses(left[: begins[-1]], best, np.float32(degrees), edge, _mass(beaten))
+    return token
+
+
+@compiled()
+def _put_warm(scores, peaks, left, tokens, begins, warm):  # type: ignore[no-untyped-def]
+    """Put together what is so warm, and where each block begins among it."""
+    put = 0
+    for block in range(len(peaks)):
+        begins[block] = put
+        if peaks[block] >= warm:
+            for at in range(block * BLOCK, min(block * BLOCK + BLOCK, len(scores))):
+                left[put], tokens[put] = scores[at], at
+                put += scores[at] >= warm
+    begins[-1] = put
+
+
+@compiled()
+def _keep_warm(left, tokens, begins, warm):  # type: ignore[no-untyped-def]
+    """The same of what was put together before."""
+    kept, begin = 0, 0
+    for block in range(len(begins) - 1):
+        end = begins[block + 1]
+        begins[block] = kept
+        for at in range(begin, end):
+            score = left[at]
+            left[kept], tokens[kept] = score, tokens[at]
+            kept += score >= warm
+        begin = end
+    begins[-1] = kept
+
+
 # -- all rows --------------------------------------------------------------------------------------
 
 
 @compiled("void(f4[:, ::1], f4[:, ::1], u8[::1], f8[:, ::1], i8[::1], i8[::1])")
 def _draw_rows(scores, peaks, keys, parameters, top_k, tokens):  # type: ignore[no-untyped-def]
-    blocks = peaks.shape[1]
+    blocks, vocab = peaks.shape[1], scores.shape[1]
+    begins = np.minimum(np.arange(blocks + 1) * BLOCK, vocab)
     bits, times, ahead = np.empty(blocks, np.uint64), np.empty(blocks), np.empty(blocks)
-    room = np.empty(scores.shape[1], np.uint32)
+    every, room = np.arange(vocab).astype(np.uint32), np.empty(vocab, np.uint32)
     for row in range(len(tokens)):
         temperature, top_p, coldest = parameters[row, 0], parameters[row, 1], parameters[row, 2]
         best = _greatest(peaks[row])
@@ -251,25 +306,36 @@ def _draw_rows(scores, peaks, keys, parameters, top_k, tokens):  # type: ignore[
             degrees = max(temperature, MIN_TEMPERATURE)
             floor = np.float32(coldest)
             _run_blocks(keys[row], bits, times, ahead)
-            beaten = np.float32(NOTHING)  # what is no warmer has been found to be outside
-            while True:
-                token = _winner(
-                    scores[row],
-                    peaks[row],
-                    best,
-                    keys[row],
-                    bits,
-                    times,
-                    ahead,
-                    degrees,
-                    edge,
-                    floor,
-                    beaten,
-                )
-                beaten = _cooled(scores[row, token], best, degrees)
-                if not _outside_top_p(scores[row], best, beaten, degrees, edge, top_p):
-                    break
-            tokens[row] = token
+            token = _winner(
+                scores[row],
+                every,
+                begins,
+                peaks[row],
+                best,
+                keys[row],
+                bits,
+                times,
+                ahead,
+                degrees,
+                edge,
+                floor,
+                np.float32(NOTHING),
+            )
+            tokens[row] = _winner_inside(
+                scores[row],
+                peaks[row],
+                best,
+                keys[row],
+                bits,
+                times,
+                ahead,
+                degrees,
+                edge,
+                floor,
+                top_p,
+                token,
+                room,
+            )
 
 
 def draw(scores: Tensor, asked: Asked) -> Tensor:

@@ -10,26 +10,49 @@ It knows sequences, and nothing of temperatures, seeds or draws.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import compress
 
 import torch
 from torch import Tensor
 
 from engine.nonblocking_transfer import upload
 from engine.sampling.readback import SampleRequest
+from engine.schedule.sequence import Sequence
 
 MIN_REPETITION = 1e-30  # a score that is divided by it is still a number in float32
 
 
 @dataclass(slots=True)
 class CountedRow:
-    """What is counted of a sequence: so many of its tokens, as they were at that version."""
+    """What is counted of a sequence: these tokens, as they were at that version."""
 
     row: int
-    version: int
-    counted: int
-    distinct: dict[int, None]  # in the order in which the row names them
+    version: int = -1
+    tokens: list[int] = field(default_factory=list)
+    marks: bytearray = field(default_factory=bytearray)  # of each, whether it was output
+    # In the order in which the row names them, and where each stands first.
+    distinct: dict[int, int] = field(default_factory=dict)
+
+    def catch_up(self, seq: Sequence) -> tuple[list[int], list[int], list[int]]:
+        """Count what the host knows. Returns tokens that the row has not named yet, those that were output
+        since, and those that were and are not any more."""
+        stand = min(len(self.tokens), seq.stood_since(self.version))
+        if self.version == seq.tokens_version:  # whatever is new was sampled
+            marks = self.marks + b"\1" * (seq.num_tokens - stand)
+        else:
+            marks = seq.output_marks()
+        gone = list(compress(self.tokens[stand:], self.marks[stand:]))
+        while self.distinct and next(reversed(self.distinct.values())) >= stand:
+            self.distinct.popitem()
+        more, named = seq.tokens[stand:], []
+        for at, token in enumerate(more, stand):
+            if token not in self.distinct:
+                self.distinct[token] = at
+                named.append(token)
+        self.tokens[stand:], self.marks, self.version = more, marks, seq.tokens_version
+        return named, list(compress(more, marks[stand:])), gone
 
 
 class TokenCounts:
@@ -57,48 +80,49 @@ class TokenCounts:
         self, scores: Tensor, places: list[int], requests: list[SampleRequest], penalties: Tensor
     ) -> None:
         """Subtract from the scores at these places, one a request; `penalties` has a row for each score."""
-        owners, ids, output = self._tokens_of(self._catch_up(requests), requests)
-        at = upload(places, scores.device)[owners]
-        repetition, presence, frequency = penalties[at].to(scores.dtype).unbind(1)
+        counts = self._catch_up(requests)
+        rows = upload([row.row for row in counts], scores.device)
+        places_of = upload(places, scores.device)
+        # What is ahead comes last: of a token that both name it knows how often it is ahead as well.
+        named = [self._counted_tokens(counts, rows), *self._tokens_ahead(requests, rows)]
+        repetition, presence, frequency = penalties[places_of].to(scores.dtype).T.contiguous()
         repetition = repetition.clamp(min=MIN_REPETITION)
-        known = scores[at, ids]
-        repeated = torch.where(known < 0, known * repetition, known / repetition)
-        # A token that is named twice has the same score both times.
-        scores.index_put_((at, ids), repeated.sub_(frequency * output).sub_(presence * (output > 0)))
+        less = []
+        for owners, ids, output in named:
+            at, times = places_of[owners], repetition[owners]
+            known = scores[at, ids]
+            repeated = torch.where(known < 0, known * times, known / times)
+            repeated.sub_(frequency[owners] * output).sub_(presence[owners] * (output > 0))
+            less.append((at, ids, repeated))
+        for at, ids, score in less:
+            scores.index_put_((at, ids), score)
 
-    def _tokens_of(
-        self, counts: list[CountedRow], requests: list[SampleRequest]
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _counted_tokens(self, counts: list[CountedRow], rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The tokens of all contexts in one line: whose each is, which it is, and how often it was output."""
-        device = self._output.device
-        lengths = [len(row.distinct) for row in counts]
-        owners, places = _spread(lengths, device)
-        rows = upload([row.row for row in counts], device)
+        owners, places = _spread([len(row.distinct) for row in counts], self._output.device)
         ids = self._distinct[rows[owners], places].long()
-        ahead = self._ahead(requests)
-        if ahead is None:
-            return owners, ids, self._output[rows[owners], ids]
-        tokens, at, place = ahead
-        owners, ids = torch.cat([owners, at]), torch.cat([ids, tokens[at, place]])
-        return owners, ids, self._output[rows[owners], ids] + (ids[:, None] == tokens[owners]).sum(1)
+        return owners, ids, self._output[rows[owners], ids]
 
-    def _ahead(self, requests: list[SampleRequest]) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A row for each request of the tokens that are not counted, filled up with none; and where they
-        stand."""
+    def _tokens_ahead(
+        self, requests: list[SampleRequest], rows: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """The same of those that are not counted, if there are any: each as often as it is ahead, with one
+        score."""
         device = self._output.device
         lines = [[*request.ahead, *([0] if _is_late(request) else [])] for request in requests]
         most = max(map(len, lines))
         if not most:
-            return None
+            return
         tokens = upload([line + [-1] * (most - len(line)) for line in lines], device)
         late = [at for at, request in enumerate(requests) if _is_late(request)]
         if late:
             at, place = upload([late, [len(lines[at]) - 1 for at in late]], device)
             tokens[at, place] = self._latest_tokens[upload([requests[at].seq.slot for at in late], device)]
-        at, place = upload(
+        owners, place = upload(
             [[at, place] for at, line in enumerate(lines) for place in range(len(line))], device
         ).unbind(1)
-        return tokens, at, place
+        ids = tokens[owners, place]
+        yield owners, ids, self._output[rows[owners], ids] + (ids[:, None] == tokens[owners]).sum(1)
 
     def _rows_of(self, slots: list[int]) -> list[int]:
         """A row for each: its own, or a free one, or that of the slot which used its own longest ago."""
@@ -120,28 +144,23 @@ class TokenCounts:
         counts: dict[int, CountedRow] = {}
         anew = []
         named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
-        output: list[list[int]] = [[], []]  # rows, and tokens that were output since
+        output: list[list[int]] = [[], [], []]  # rows, tokens that are output, or no longer, and how often
         for seq, row in zip(seqs, rows, strict=True):
             count = self._counted.pop(seq.slot, None)
-            if count is None or count.version != seq.tokens_version or count.counted > seq.num_tokens:
-                count = CountedRow(row, seq.tokens_version, 0, {})
+            if count is None:
+                count = CountedRow(row)
                 anew.append(row)
-                context, said = seq.tokens, seq.output_tokens()
-            else:  # whatever is new was sampled
-                context = said = seq.tokens[count.counted :]
-            new = [token for token in dict.fromkeys(context) if token not in count.distinct]
-            places = range(len(count.distinct), len(count.distinct) + len(new))
-            _extend(named, [row] * len(new), new, places)
-            _extend(output, [row] * len(said), said)
-            count.distinct.update(dict.fromkeys(new))
-            count.counted = seq.num_tokens
+            new, said, gone = count.catch_up(seq)
+            _extend(named, [row] * len(new), new, range(len(count.distinct) - len(new), len(count.distinct)))
+            _extend(output, [row] * len(said), said, [1] * len(said))
+            _extend(output, [row] * len(gone), gone, [-1] * len(gone))
             counts[seq.slot] = count
         if anew:
             self._output.index_fill_(0, upload(anew, device), 0)
         owners, tokens, at = upload(named, device)
         self._distinct.index_put_((owners, at), tokens.int())
-        owners, tokens = upload(output, device)
-        self._output.index_put_((owners, tokens), self._output.new_ones(()), accumulate=True)
+        owners, tokens, times = upload(output, device)
+        self._output.index_put_((owners, tokens), times.int(), accumulate=True)
         self._counted |= counts
         return [counts[request.seq.slot] for request in requests]
 

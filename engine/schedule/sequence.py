@@ -36,6 +36,7 @@ are written by those who own the memory behind them.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from engine.api import Logprob, Sampling
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from engine.structure.constraint import Constraint
 
 ALL = -1  # of the tokens
+REMEMBERED = 16  # changes of tokens, each behind the one before
 
 
 @dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
@@ -85,6 +87,7 @@ class Sequence:
     admitted: bool = False  # whether it ever held memory
     last_served: int = 0  # the scheduler's step in which it last had a row
     tokens_version: int = 0  # times that tokens changed otherwise than by sampling one more
+    stood: list[tuple[int, int]] = field(default_factory=list)  # (version, tokens that stood), ever more
     blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last
 
     def __post_init__(self) -> None:
@@ -218,12 +221,27 @@ class Sequence:
                 self.num_in_flight -= given_up - row.given_up
                 row.given_up = given_up
                 self.num_placeholders -= awaited - row.num_awaited
-                self.tokens_version += row.void and not was_void  # what was counted of it is void
+                if row.void and not was_void:  # what was counted of it is void
+                    self._changed(self.num_tokens)
         self.in_flight = [row for row in self.in_flight if not row.discarded]
         if self.constraint is not None:
             self.constraint.truncate(self.num_tokens + self.num_placeholders)
 
     # -- tokens ----------------------------------------------------------------------------------
+
+    def _changed(self, stand: int) -> None:
+        """Otherwise than by one more, and not the first of them, so many."""
+        self.tokens_version += 1
+        while self.stood and self.stood[-1][1] >= stand:
+            self.stood.pop()
+        self.stood.append((self.tokens_version, stand))
+        if len(self.stood) > REMEMBERED:
+            (_, least), (version, _) = self.stood[:2]
+            self.stood[:2] = [(version, least)]
+
+    def stood_since(self, version: int) -> int:
+        """How many of the tokens that it had then, the first of them, are as they were; or fewer."""
+        return next((stand for at, stand in self.stood if at > version), self.num_tokens)
 
     def append_output(self, token: int) -> None:
         self._tell_constraint([token])
@@ -250,15 +268,18 @@ class Sequence:
         """Where output token `index` stands, or would stand, among the tokens."""
         return self.num_prompt + index + sum(count for before, count in self.injections if before <= index)
 
+    def output_marks(self) -> bytearray:
+        """Of each token whether it is output."""
+        marks, said = bytearray(self.num_prompt), 0
+        for index, count in self.injections:
+            marks += b"\1" * (index - said) + bytes(count)
+            said = index
+        marks += b"\1" * (self.num_tokens - len(marks))
+        return marks
+
     def output_tokens(self) -> list[int]:
         """The output, without what was injected among it."""
-        out: list[int] = []
-        start = self.num_prompt
-        for index, count in self.injections:
-            end = start + index - len(out)
-            out += self.tokens[start:end]
-            start = end + count
-        return out + self.tokens[start:]
+        return list(compress(self.tokens, self.output_marks()))
 
     def truncate(self, index: int) -> int:
         """Remove output from `index` on, and later injections; returns how many tokens are left.
@@ -270,7 +291,7 @@ class Sequence:
 
     def cut(self, position: int) -> int:
         """Remove all tokens from this position on, which may lie within an injection."""
-        self.tokens_version += 1
+        self._changed(position)
         unfollowed = self.unfollowed(position)
         if position < self.num_tokens:
             left = position - self.num_prompt
@@ -312,7 +333,7 @@ class Sequence:
     def inject(self, tokens: list[int], *, grammar_anew: bool = False) -> None:
         """Put context tokens before the next output token, whatever was sampled for that so far."""
         self.give_up_in_flight(self.num_tokens - 1)
-        self.tokens_version += 1
+        self._changed(self.num_tokens)
         if not grammar_anew:
             self._tell_constraint(tokens)
         elif self.constraint is not None:

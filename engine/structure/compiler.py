@@ -52,7 +52,10 @@ def problem_of(source: str) -> str:
     """Why a grammar cannot be followed, or nothing: it is compiled, over bytes, and its first step taken."""
     matcher = matcher_of(source, _bytes())
     if not matcher.is_error():
-        matcher.compute_bitmask()
+        allowed = matcher.compute_logit_bias()
+        first = len(allowed) - len(allowed.lstrip(b"\0"))
+        if first < len(allowed):  # only then it says how wide a row would be
+            matcher.consume_token(first)
     return reason_of(matcher) if matcher.is_error() else ""
 
 

@@ -17,7 +17,7 @@ from weakref import WeakSet
 FIRST_STATES = 512
 MOST_STATES = 20_000  # states of one matcher: some 30 MB
 FIRST_WIDTH = 64
-MOST_WIDTH = 1000  # items in a row
+MOST_WIDTH = 1280  # items in a row: as many as a choice may have, and tools beside it
 STATE_BYTES = 1500
 ITEMS_A_STATE = 150
 TEXT_BYTES = 256  # more of a text that there are to be rows for, each time that it has come so far

@@ -61,6 +61,7 @@ from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
+RESTORED_S = 25e-9  # a token whose memory is given back, and looked for again
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -72,13 +73,6 @@ def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. An inject's are counted when they are known."""
     if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.stream.released):
         entry.quota.check_rate()
-
-
-def _recount_s(frame: StreamFrame, stream: Stream) -> float:
-    """What it costs an engine that a frame changes tokens which stand."""
-    goes_back = isinstance(frame, protocol.Adjust) and frame.at is not None
-    changes = goes_back or isinstance(frame, protocol.Inject | protocol.Rewind | protocol.Amend)
-    return stream.context.recount_s if changes else 0.0
 
 
 class Hub:
@@ -430,7 +424,7 @@ class Hub:
         self._subscriptions.subscribe(stream, listener)
         self._registry.pays(entry, listener.payer)
         self._empty.clear()
-        listener.owe(TOKEN_S * len(stream.context) + stream.context.recount_s)
+        listener.owe(TOKEN_S * len(stream.context) + stream.context.counting_s)
         self._observer.started(
             stream,
             StreamOrigin(key.tenant, model.name, caller.route, frame.traceparent, caller.key),
@@ -513,9 +507,10 @@ class Hub:
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
+                if isinstance(frame, protocol.Resume) and stream.released:
+                    listener.owe(RESTORED_S * len(stream.context))
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
-        listener.owe(_recount_s(frame, stream))
         self.serving.await_model(entry)
         return stream
 

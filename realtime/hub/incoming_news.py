@@ -217,7 +217,7 @@ class IncomingNews:
         for action in stream.take_acted():
             self._observer.guarded(stream, action)
             if action != "tell":
-                _charge_reader(entry, ACT_S + stream.context.recount_s)
+                _charge_reader(entry, ACT_S)
         self.time_hold(entry)
         self._tell_left(entry)
         if stream.reading:

@@ -97,9 +97,8 @@ class Context:
         return bool(self.params.grammar) or (self.rules is not None and self.rules.alone is not None)
 
     @property
-    def recount_s(self) -> float:
-        """What it costs the engine, in another process, that tokens change otherwise than by one more: where
-        there are penalties it counts all of them anew."""
+    def counting_s(self) -> float:
+        """What it costs the engine, in another process, that it begins: penalties count all of its tokens."""
         params = self.params
         penalised = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
         return COUNTED_S * len(self) if penalised else 0.0

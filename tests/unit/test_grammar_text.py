@@ -15,7 +15,7 @@ from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
-from midstream.protocol import Grammar
+from midstream.protocol import MAX_CHOICES, Grammar
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import check, source_of
 from tests.fakes.grammars import MANY
@@ -66,6 +66,7 @@ REFUSED: dict[str, tuple[Grammar, str]] = {
     "no regex": (Grammar(regex="(" * 300), "invalid regex|unclosed|nest"),
     "an empty class": (Grammar(regex=r"[^\s\S]"), "leaves nothing"),
     "a long regex": (Grammar(regex="a" * 20_000), "bytes; it may have 16384"),
+    "wide": (Grammar(lark="start: " + " | ".join(f'"a{at}"' for at in range(1_300))), "row has 1301 items"),
     "an unknown rule": (Grammar(lark="start: x"), 'unknown name: "x"'),
     "a special token": (Grammar(lark="start: <|im_end|>"), "unknown special token"),
     "the end": (Grammar(lark='start: "a" <end>'), "unknown special token"),
@@ -219,6 +220,13 @@ def test_a_regex_means_what_it_says(regex: str, text: str) -> None:
     assert fits(Grammar(regex=regex), text)
     assert re.fullmatch(regex, text)
     assert not fits(Grammar(regex=regex), text + "x")
+
+
+def test_as_many_options_as_there_may_be_can_be_followed() -> None:
+    options = [f"option {at}" for at in range(MAX_CHOICES)]
+    matcher = Matcher(source_of(Grammar(choice=options)), toy_vocabulary())
+    matcher.accept(toy_vocabulary().tokenizer.tokenize_str(options[-1]))
+    assert matcher.mask() is not None
 
 
 @pytest.mark.parametrize("choice", ["yes", 'qu"ote', "a\nline", "back\\slash", "🙂", "/slash/", " "])

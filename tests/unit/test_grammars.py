@@ -185,6 +185,20 @@ def test_what_takes_the_place_of_tokens_fits_or_nothing_changes(overlap: bool) -
     assert text_of(whole)[5:7] == "ef", "it goes on as if nothing had been asked"
 
 
+@OVERLAPS
+def test_what_is_left_of_tokens_behind_which_it_began_anew_is_to_fit_as_well(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.settle(api.Submit(1, PROMPT, regex("ab[cd]{3}e[fg]{4}h"), 2))
+    driver.settle(api.Append(1, [122, 99], True), api.Append(1, [99], behind=3))
+    assert [type(change) for change in driver.told[1].changes] == [api.Appended, api.Refused]
+    driver.settle(api.Append(1, [99, 122], True, behind=2), api.Append(1, [100, 100, 101], behind=3))
+    assert driver.told[1].injections == [(2, [99]), (2, [100, 100, 101])]
+    driver.settle(api.Grant(1, 4))
+    driver.settle(api.Truncate(1, 2), api.Grant(1, 1000))
+    assert len(text_of(driver)) == 2 + 5, "of what was taken back nothing is left"
+    assert driver.told[1].finish == api.Finish("eos")
+
+
 @pytest.mark.parametrize("anew", [False, True])
 def test_what_takes_the_place_of_all_behind_a_token_fits_as_it_would_behind_a_rewind(anew: bool) -> None:
     """Also where that is before the last beginning, or before the first."""

@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,7 @@ from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Message, Params
 from realtime.http.listener import HttpListener
-from realtime.hub.hub import LONG_TEXT
+from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
 from realtime.stream.context import COUNTED_S
 from realtime.tenants.allowance import Allowance
@@ -354,13 +355,27 @@ async def test_many_messages_that_say_nothing_are_put_in_words_in_a_thread() -> 
     assert heard(listener) != []
 
 
-def test_who_changes_tokens_that_penalties_count_pays_for_the_counting() -> None:
-    """The engine counts a long text for as long as it takes to decode several tokens."""
-    paid = []
+def test_who_begins_a_stream_whose_penalties_count_a_long_text_pays_for_the_counting() -> None:
+    """The engine counts it for as long as it takes to decode several tokens; later what is another alone."""
+    begun, steered = [], []
     for params in (Params(), Params(frequency_penalty=0.5)):
         listener = RecordingListener(SimulatedServer(WIDE))
         listener.send(start(prompt=[65] * 1000, params=params))
-        before = listener.owed_s
+        begun.append(listener.owed_s)
         listener.send(protocol.Rewind(request_id="a", to=0))
+        steered.append(listener.owed_s - begun[-1])
+    assert begun[1] - begun[0] == pytest.approx(1000 * COUNTED_S, rel=0.1)
+    assert steered == [0, 0]
+
+
+def test_who_has_memory_looked_for_again_pays_by_the_context() -> None:
+    paid = []
+    kinds: list[Literal["hold", "release"]] = ["hold", "release"]
+    for kv in kinds:
+        listener = RecordingListener(SimulatedServer(WIDE))
+        listener.send(start(prompt=[65] * 1000))
+        listener.send(protocol.Pause(request_id="a", kv=kv))
+        before = listener.owed_s
+        listener.send(protocol.Resume(request_id="a"))
         paid.append(listener.owed_s - before)
-    assert paid == [0, pytest.approx(1000 * COUNTED_S, rel=0.1)]
+    assert paid == [0, pytest.approx(1000 * RESTORED_S, rel=0.1)]

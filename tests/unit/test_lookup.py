@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.api import Sampling
 from engine.drafts.lookup import MOST, Lookup, following
+from engine.schedule.sequence import Sequence
 
 LEAST = 2
 
 
-@dataclass(eq=False)
-class Known:
-    tokens: list[int] = field(default_factory=list)
-    tokens_version: int = 0
+def known(tokens: list[int]) -> Sequence:
+    return Sequence(1, tokens, Sampling(), credit=0, context=1000)
 
 
 def found(tokens: list[int], most: int = 4) -> list[int]:
@@ -66,21 +65,25 @@ def test_it_finds_the_latest_of_the_places_that_have_most_in_common(tokens: list
     assert found(tokens, most) == naive(tokens, most)
 
 
-@given(st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 2), max_size=5)), max_size=12))
-def test_a_context_that_grows_and_goes_back_is_as_a_new_one(steps: list[tuple[int, list[int]]]) -> None:
-    lookup, known = Lookup(LEAST), Known()
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.lists(st.integers(0, 2), max_size=5)), max_size=12), st.data()
+)
+def test_a_context_that_grows_and_goes_back_is_as_a_new_one(
+    steps: list[tuple[int, list[int]]], data: st.DataObject
+) -> None:
+    lookup, context = Lookup(LEAST), known([1])
     for back, more in steps:
-        if back:
-            del known.tokens[max(0, len(known.tokens) - back) :]
-            known.tokens_version += 1
-        known.tokens += more
-        (drafts,) = lookup.propose([(known, 3)])
-        assert drafts == found(known.tokens, 3)
+        context.cut(max(1, context.num_tokens - back))
+        for token in more:
+            context.append_output(token)
+        if data.draw(st.booleans()):
+            (drafts,) = lookup.propose([(context, 3)])
+            assert drafts == found(context.tokens, 3)
 
 
 def test_of_a_context_that_is_gone_nothing_is_kept() -> None:
-    lookup, known = Lookup(LEAST), Known([1, 2, 1, 2])
-    assert lookup.propose([(known, 2)]) == [[1, 2]]
-    del known
+    lookup, context = Lookup(LEAST), known([1, 2, 1, 2])
+    assert lookup.propose([(context, 2)]) == [[1, 2]]
+    del context
     gc.collect()
     assert not lookup._copies

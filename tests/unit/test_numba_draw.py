@@ -22,6 +22,8 @@ ASKED: dict[str, dict[str, float]] = {
     "hot": {"temperature": 1e6, "top_p": 0.99},
     "more than there are": {"top_k": 10**6},
     "top_k of many": {"top_k": 2 * BLOCK},
+    "least of all": {"temperature": 2.0, "top_p": 1e-9},
+    "little of many": {"temperature": 2.0, "top_p": 0.01, "top_k": 900, "min_p": 1e-6},
 }
 
 

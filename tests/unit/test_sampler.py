@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LogitsProcessor,
     MinPLogitsWarper,
@@ -22,6 +23,7 @@ from transformers import (
 from engine.api import Logprob, Sampling
 from engine.nonblocking_transfer import upload
 from engine.sampling.filters import MAX_VOCAB
+from engine.sampling.penalties import CountedRow
 from engine.sampling.readback import SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Row
@@ -215,6 +217,20 @@ def test_tokens_swapped_for_others_between_two_samples_are_noticed() -> None:
     assert sampler.sample(logits, [seq])[0].token == 8
 
 
+def test_of_a_context_that_was_steered_only_what_is_another_is_counted() -> None:
+    seq = sequence(tokens=list(range(1000)))
+    counted = CountedRow(0)
+    for token in [7, 1000, 1001]:
+        seq.append_output(token)
+    assert counted.catch_up(seq) == ([*range(1000), 1000, 1001], [7, 1000, 1001], [])
+    seq.truncate(1)
+    seq.append_output(1001)
+    assert counted.catch_up(seq) == ([1001], [1001], [1000, 1001])
+    seq.truncate(1)
+    seq.inject([1001])  # the same, but it is no output
+    assert counted.catch_up(seq) == ([1001], [], [1001])
+
+
 class Overlapped:
     """Streams whose tokens the host learns one step late, where there are fewer rows than streams."""
 
@@ -304,6 +320,46 @@ def test_what_failed_while_it_was_counted_is_counted_anew(monkeypatch: pytest.Mo
             streams.step([0, 1])
     for _ in range(4):
         streams.step([1, 0])
+
+
+@given(st.lists(st.integers(0, 9), max_size=16), st.lists(st.integers(0, 9), max_size=6))
+def test_behind_each_draft_the_penalties_are_those_of_a_context_that_has_it(
+    drafts: list[int], said: list[int]
+) -> None:
+    seq = sequence(tokens=[1, 2, 2], temperature=0.0, **PENALTIES)
+    for token in said:
+        seq.append_output(token)
+    logits = noise(len(drafts) + 1, 10)
+    asked = [SampleRequest(seq, seq.num_outputs + at, tuple(drafts[:at])) for at in range(len(logits))]
+    found = sampler_of(seq, vocab=10).launch(logits, asked).read()
+    for at, result in enumerate(found):
+        assert result.token == penalised_by_hand(logits[at : at + 1], seq)
+        for draft in drafts[at : at + 1]:
+            seq.append_output(draft)
+
+
+class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """How many numbers the largest has that was made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.numbers = max(self.numbers, made.numel())
+        return made
+
+
+def test_the_drafts_of_a_penalised_row_cost_what_as_many_rows_do() -> None:
+    drafts = tuple(range(16))
+    seq = sequence(tokens=list(range(VOCAB)), temperature=0.0, **PENALTIES)
+    asked = [SampleRequest(seq, at, drafts[:at]) for at in range(len(drafts) + 1)]
+    sampler = sampler_of(seq)
+    with LargestTensor() as largest:
+        sampler.launch(noise(len(asked), VOCAB), asked)
+    assert largest.numbers <= 2 * len(asked) * VOCAB
 
 
 def test_more_penalised_streams_at_once_than_rows_are_refused() -> None:

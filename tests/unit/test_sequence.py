@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import Sampling
-from engine.schedule.sequence import Sequence
+from engine.schedule.sequence import REMEMBERED, Sequence
 
 PROMPT = [1, 2, 3, 4]
 
@@ -173,6 +173,26 @@ def test_whatever_changes_tokens_otherwise_than_by_sampling_is_counted() -> None
     seq.inject([1])
     seq.truncate(0)
     assert seq.tokens_version == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60))
+def test_what_stood_since_is_as_it_was(changes: list[tuple[int, bool]]) -> None:
+    seq, token = sequence([1, 2, 3]), 100
+    was = [list(seq.tokens)]
+    for back, injects in changes:
+        if injects:
+            seq.inject([token])
+        else:
+            seq.cut(max(1, seq.num_tokens - back))
+        seq.append_output(token + 1)
+        token += 2
+        was.append(list(seq.tokens))
+    assert seq.tokens_version == len(was) - 1
+    for version, before in enumerate(was):
+        stand = min(len(before), seq.stood_since(version))
+        assert seq.tokens[:stand] == before[:stand]
+        if version >= len(was) - REMEMBERED:
+            assert seq.tokens[stand : stand + 1] != before[stand : stand + 1] or stand == len(before)
 
 
 def test_a_rebuilt_sequence_is_as_it_was() -> None:
