@@ -250,7 +250,7 @@ async def test_an_error_that_cannot_be_printed_is_told_by_its_name(client: midst
 
 @pytest.mark.parametrize(
     ("times", "why"),
-    [(30_000, "The inject has at least "), (300_000, "it would be a message of 1500")],
+    [(30_000, "The tool_result has at least "), (300_000, "it would be a message of 1500")],
     ids=["fits no context", "fits no message"],
 )
 async def test_an_error_of_any_length_ends_no_run(client: midstream.Client, times: int, why: str) -> None:
