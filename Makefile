@@ -36,8 +36,7 @@ setup: $(DEVELOPING)
 
 # A file's tests share what is slow to start, so a file stays in one process. Files come in the order of their
 # folders, and so the short ones of tests/unit last: by default those with the fewest tests would, which take longest
-# of all. For two cores there are three processes (tests/conftest.py). More than four would hold more models in
-# memory than they save time.
+# of all. More than four processes would hold more models in memory than they save time.
 test: $(DEVELOPING)
 	$(RUN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 

@@ -26,8 +26,3 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.
 settings.register_profile("midstream", deadline=None)
 settings.load_profile("midstream")
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """Half of what tests take is waiting, for processes that start and for what these say."""
-    return (3 * len(os.sched_getaffinity(0)) + 1) // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import subprocess
 import sys
@@ -58,9 +59,10 @@ async def chat(toy: Served, opened: Open) -> AsyncIterator[Terminal]:
     await toy.until_idle()
 
 
-def tokens(seen: str) -> int:
-    """What the status line says."""
-    return int(re.findall(r"(\d+) tokens", seen)[-1])
+def tokens(seen: str) -> float:
+    """What the status line says; while it is being drawn, what is neither more nor less than any number."""
+    said = re.findall(r"(\d+) tokens", seen)
+    return int(said[-1]) if said else math.nan
 
 
 async def paused(chat: Terminal) -> int:
