@@ -65,7 +65,7 @@ def tokens(seen: str) -> float:
     return int(said[-1]) if said else math.nan
 
 
-async def paused(chat: Terminal) -> int:
+async def paused(chat: Terminal) -> float:
     """Pause: how many tokens there are."""
     chat.type(" ")
     return tokens(await chat.until("‖ paused"))
