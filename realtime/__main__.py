@@ -189,9 +189,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
             def accepting() -> None:
                 tell(options.address_file, address_of(listening[0]))
                 greet(welcome(listening[0], _served(hub, hello), keyless=keyring is None))
-                manager.tell(service_manager.SERVES)
-                if manager.watches:
-                    background.start("the word to the service manager", manager.keep_telling)
+                manager.serves(background)
 
             config = _uvicorn_config(options, endpoints, ledger)
             server = Server(config, ending, accepting, accepts_to_the_end=not hands_over)

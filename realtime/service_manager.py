@@ -11,6 +11,8 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
+from realtime.background_tasks import BackgroundTasks
+
 ADDRESS, PERIOD, WHOSE = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 SERVES, ENDS, LIVES = "READY=1", "STOPPING=1", "WATCHDOG=1"
 
@@ -42,6 +44,12 @@ class ServiceManager:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
             telling.setblocking(False)
             telling.sendto(state.encode(), self._address)
+
+    def serves(self, background: BackgroundTasks) -> None:
+        """From now on; and lives, for as long as that is to be told."""
+        self.tell(SERVES)
+        if self.watches:
+            background.start("the word to the service manager", self.keep_telling)
 
     async def keep_telling(self) -> None:
         """That the event loop turns, twice in the time in which it has to be told."""

@@ -302,9 +302,7 @@ async def keep(options: Options) -> int:
             said = await starting
             tell(options.address_file, host_and_port(options.host, port))
             greet(said)
-            manager.tell(service_manager.SERVES)
-            if manager.watches:
-                several.background.start("the word to the service manager", manager.keep_telling)
+            manager.serves(several.background)
             await waiting
             manager.tell(service_manager.ENDS)
             several.drain()
