@@ -69,6 +69,7 @@ class Engine:
             wake=lambda: self._commands.put([]),
             force=self._force,
             moved=scheduler.update_ready,
+            others=scheduler.has_ready_beside,
             patient=not retry,
         )
         self._drafting = drafting or Drafting(scheduler)

@@ -16,6 +16,7 @@ import sys
 
 from bench.reliability.abusive_frames import ANEW, encoded, start
 from bench.reliability.abusive_requests import REQUESTS
+from bench.reliability.idle_processors import keep_to_idle_processors
 from bench.reliability.raw_clients import framed, greeted, opened
 
 READS = ("nothing", "little", "all")
@@ -85,7 +86,7 @@ async def _read(sock: socket.socket, reads: str) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(10)  # a stranger has a machine of their own, and takes no time from the server's processors
+    keep_to_idle_processors()
     with contextlib.suppress(ExceptionGroup):  # the server hung up, which it may
         _, host, kinds, reads, seconds, connections = sys.argv
         if kinds in REQUESTS:

@@ -4,13 +4,12 @@ it is ended."""
 
 from __future__ import annotations
 
-import os
-
 from bench.reliability.abusive_frames import KINDS, encoded
+from bench.reliability.idle_processors import keep_to_idle_processors
 from bench.reliability.raw_clients import framed
 
 if __name__ == "__main__":
-    os.nice(10)  # as an attacker
+    keep_to_idle_processors()  # as an attacker
     print("begun", flush=True)
     while True:
         for kind in KINDS:

@@ -18,6 +18,7 @@ Where a sequence stands follows from its numbers: `update_ready` files it there 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
@@ -30,7 +31,9 @@ from engine.schedule.victims import Holders
 
 SHARE = 2  # one in so many tokens of a prompt's step go to the prompt whose turn it is
 DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that are due
-MOST_LOOKUPS = 512  # blocks that a step looks for in the cache, and then for no further prompt: a millisecond
+# Blocks that a step looks for in the cache, and then for no further prompt: a millisecond. To begin with one
+# takes as long as so many.
+MOST_LOOKUPS, BEGIN_LOOKUPS = 512, 16
 
 
 class Scheduler:
@@ -87,6 +90,9 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         return not self._ready
+
+    def has_ready_beside(self, streams: AbstractSet[int]) -> bool:
+        return not self._ready <= streams
 
     def add(self, sequence: Sequence) -> None:
         self._shares.add(sequence.tenant)
@@ -368,7 +374,7 @@ class Scheduler:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with."""
         self.cache.match_prefix(sequence)
-        self._lookups += sequence.num_tokens // self.cache.block_size
+        self._lookups += BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
         if self._much_looked_up:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)

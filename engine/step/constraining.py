@@ -1,10 +1,10 @@
 """Constraining: the grammars of streams, in step with their tokens.
 
 Matchers are worked at in three threads (`structure/constraint.py`), while the device computes or the host
-does something else, and this is where their work is given out and waited for, shortly: before a step is
-planned where the next tokens may be forced, else behind its forward, where a token is chosen. What is not
-there by then is no stream's but its own loss: its row is given up in this step, and the stream samples
-nothing until it is.
+does something else, and this is where their work is given out and waited for, shortly (`step/patience.py`):
+before a step is planned where the next tokens may be forced, else behind its forward, where a token is
+chosen. What is not there by then is no stream's but its own loss: its row is given up in this step, and the
+stream samples nothing until it is.
 
 It knows sequences, rows and outlooks; what a forced token is to a stream's reader it leaves to `force`, and
 where a sequence stands that has less to compute than before, to `moved`.
@@ -14,21 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from functools import partial
+from operator import itemgetter
 
 from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
+from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.matcher_memory import MatcherMemory
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
-# That a step waits for outlooks, and for each of them. It is mostly a hundredth of that; and what took long
-# once is not waited for again.
-LEAST_PATIENCE_S, PATIENCE_S = 0.01, 0.0005
+PIECE = 8  # streams whose matchers follow before those of another tenant have their turn
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
@@ -41,8 +42,9 @@ def same_grammar(one: api.Sampling, other: api.Sampling) -> bool:
 
 
 class Constraining:
-    """`wake` is called from any thread, when what a stream waits for is there. `patient`: everything is
-    waited for, so that what happens in a step hangs on no thread's pace; then nobody need be woken."""
+    """`wake` is called from any thread, when what a stream waits for is there. `others`: whether any stream
+    but these has something to compute. `patient`: everything is waited for, so that what happens in a step
+    hangs on no thread's pace; then nobody need be woken."""
 
     def __init__(
         self,
@@ -51,19 +53,22 @@ class Constraining:
         wake: Callable[[], None] = lambda: None,
         force: Callable[[Sequence], None] = lambda sequence: None,
         moved: Callable[[Sequence], None] = lambda sequence: None,
+        others: Callable[[AbstractSet[int]], bool] = lambda streams: False,
         patient: bool = False,
     ) -> None:
         self._vocabulary = vocabulary
         self._wake = wake
         self._force = force
         self._moved = moved
+        self._others = others
+        self._patience = Patience()
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
-        self._awaited: dict[Future[None], int] = {}  # jobs that are worth waiting for, of so many streams
+        self._awaited: dict[Future[None], int] = {}  # jobs worth waiting for, and of how many streams
 
     @property
     def busy(self) -> bool:
@@ -104,7 +109,7 @@ class Constraining:
     def start(self) -> None:
         """Have the threads follow whatever happened to tokens."""
         due = [sequence for sequence in self._unsettled.values() if _constraint(sequence).due]
-        quick: dict[bool, list[Sequence]] = {True: [], False: []}  # of those that may be forced, and others
+        quick: dict[tuple[bool, int], list[Sequence]] = {}  # of a tenant: who may be forced, and others
         for sequence in due:
             constraint = _constraint(sequence)
             if not constraint.compiled:
@@ -112,15 +117,14 @@ class Constraining:
             elif constraint.slow:
                 self._give(self._slow, [sequence])
             else:
-                quick[_forces(sequence)].append(sequence)
-        for sequences in quick.values():
-            if sequences:
-                self._give(self._quick, sequences)
+                quick.setdefault((not _forces(sequence), sequence.tenant), []).append(sequence)
+        for _, sequences in sorted(quick.items(), key=itemgetter(0)):
+            for begin in range(0, len(sequences), PIECE):
+                self._give(self._quick, sequences[begin : begin + PIECE])
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
-        owner = None if worker is self._quick else sequences[0].tenant  # of what takes long, each has a turn
-        job = worker.submit(lambda: [follow() for follow in work], owner)
+        job = worker.submit(lambda: [follow() for follow in work], sequences[0].tenant)
         for sequence in sequences:
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
@@ -133,9 +137,14 @@ class Constraining:
     def _await(self, sequences: Iterable[Sequence]) -> None:
         jobs = {self._jobs[sequence.stream] for sequence in sequences if sequence.stream in self._jobs}
         awaited = {job: self._awaited.pop(job) for job in jobs & self._awaited.keys()}
-        if not all(job.done() for job in awaited):
-            patience_s = max(LEAST_PATIENCE_S, PATIENCE_S * sum(awaited.values()))
-            wait(awaited, None if self._patient else patience_s)
+        if all(job.done() for job in awaited):
+            return
+        if self._patient:
+            wait(awaited)
+        elif self._others(self._unsettled.keys()):
+            self._patience.wait_beside_others(awaited)
+        else:
+            self._patience.wait(awaited, sum(awaited.values()))
 
     # -- a step --------------------------------------------------------------------------------------
 

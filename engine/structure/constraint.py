@@ -20,7 +20,7 @@ from engine.structure.matcher import GrammarError, Matcher
 from engine.structure.matcher_memory import MemoryShare
 from engine.structure.vocabulary import Vocabulary
 
-LONG_S = 0.005  # of a processor's time, for one token: others' need not wait behind it, nor behind the next
+LONG_S = 0.002  # of a processor's time, for one token: others' need not wait behind it, nor behind the next
 
 Change = Callable[[Matcher], object]
 

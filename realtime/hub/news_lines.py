@@ -2,8 +2,8 @@
 nobody else waits behind it.
 
 A stream's news are taken in in their order: while some of them wait, others stand behind those, in the same
-line. Steps are told of in their order, each behind all of its news. It knows neither streams nor engines:
-whoever makes it says what is dear, and takes the news in.
+line; of each line's, tenants take turns. Steps are told of in their order, each behind all of its news. It
+knows neither streams nor engines: whoever makes it says what is dear, and takes the news in.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ class StepNews(Struct, eq=False):
 
 
 class StreamNews(Struct, eq=False, gc=False):
-    """What a step did to a stream, and how long that takes, as `weight` says; `is_dear`: perhaps too long
-    for others to wait behind it."""
+    """What a step did to a tenant's stream, and how long that takes, as `weight` says; `is_dear`: perhaps too
+    long for others to wait behind it."""
 
     step: StepNews
     news: api.News
+    tenant: str
     weight: int
     is_dear: bool
     is_more: bool = False  # of what was taken in before
 
 
-_weight_of = attrgetter("weight")
+_weight_of, _tenant_of = attrgetter("weight"), attrgetter("tenant")
 
 
 class _Waiting(Struct, eq=False):
@@ -64,7 +65,13 @@ class NewsLines:
     ) -> None:
         """Each line has a slice in each turn of the event loop, of which `most` is the `weight`. `wait_s`:
         how long nothing dear of that stream is to be taken in."""
-        line = partial(Slices[StreamNews], most=most, next_turn=partial(call_later, 0), weight=_weight_of)
+        line = partial(
+            Slices[StreamNews],
+            most=most,
+            next_turn=partial(call_later, 0),
+            weight=_weight_of,
+            owner=_tenant_of,
+        )
         self._plain, self._dear = line(self._take_in), line(self._take_in_dear)
         self._wait_s = wait_s
         self._call_later = call_later

@@ -1,13 +1,14 @@
 """Slices: work on many things, so many in one turn of the event loop that others have theirs in between.
 
-What is added later is done later. Pure: whoever makes one says how a later turn is come by. It does not know
-what the work is.
+What is added later is done later, of one owner's things: of several, each has one in turn, so that nobody's
+few wait behind a crowd of another's. Pure: whoever makes one says how a later turn is come by. It does not
+know what the work is.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -15,6 +16,10 @@ T = TypeVar("T")
 
 def _one(thing: object) -> int:
     return 1
+
+
+def _nobody(thing: object) -> Hashable:
+    return None
 
 
 class Slices(Generic[T]):
@@ -25,24 +30,27 @@ class Slices(Generic[T]):
         most: int,
         next_turn: Callable[[Callable[[], None]], object],
         weight: Callable[[T], int] = _one,
+        owner: Callable[[T], Hashable] = _nobody,
     ) -> None:
         """A slice ends where its things weigh `most`, or more by part of the last."""
         self._work = work
         self._most = most
         self._next_turn = next_turn
         self._weight = weight
-        self._waiting = deque[T]()
+        self._owner = owner
+        self._waiting: dict[Hashable, deque[T]] = {}  # by owner, whose turn it is first
         self._comes = False  # whether there will be a turn for what waits
 
     def add(self, things: Iterable[T]) -> None:
         """The first slice is done at once, where nothing waits."""
-        self._waiting.extend(things)
+        for thing in things:
+            self._line_of(thing).append(thing)
         if not self._comes:
             self._go_on()
 
     def first(self, thing: T) -> None:
-        """Before all that waits: more of what is being worked at."""
-        self._waiting.appendleft(thing)
+        """Before all of its owner's that waits: more of what is being worked at."""
+        self._line_of(thing).appendleft(thing)
         self._expect_turn()
 
     def clear(self) -> None:
@@ -53,6 +61,9 @@ class Slices(Generic[T]):
         """Do all that waits now, or other work with it."""
         while self._waiting:
             (work or self._work)(self._slice())
+
+    def _line_of(self, thing: T) -> deque[T]:
+        return self._waiting.setdefault(self._owner(thing), deque())
 
     def _expect_turn(self) -> None:
         if not self._comes:
@@ -73,6 +84,10 @@ class Slices(Generic[T]):
         taken: list[T] = []
         weight = 0
         while self._waiting and weight < self._most:
-            taken.append(self._waiting.popleft())
+            owner, line = next(iter(self._waiting.items()))
+            taken.append(line.popleft())
             weight += self._weight(taken[-1])
+            del self._waiting[owner]
+            if line:
+                self._waiting[owner] = line
         return taken

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from engine.schedule.batch import Row
+from engine.step.constraining import PIECE
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
@@ -416,7 +417,7 @@ def test_masks_are_filled_while_the_model_computes(monkeypatch: pytest.MonkeyPat
         assert launched.acquire(timeout=10)
         return original(matcher)
 
-    monkeypatch.setattr("engine.step.constraining.LEAST_PATIENCE_S", 20.0)
+    monkeypatch.setattr("engine.step.patience.MOST_S", 20.0)
     sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
     driver = new()
     driver.settle(api.Submit(1, PROMPT, sampling, 3))
@@ -481,6 +482,29 @@ def test_a_tenant_waits_for_no_more_than_one_of_anothers_new_grammars(
     go.set()
     driver.until(lambda: sum(one.finish is not None for one in driver.told.values()) == len(asked))
     assert compiled.index(asked[-1].source) <= 2
+
+
+def test_a_matcher_follows_before_most_of_another_tenants_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, go, followed, original = new(), threading.Event(), list[Constraint](), Constraint._follow
+    crowd, alone = range(1, 6 * PIECE), 6 * PIECE
+    sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
+    for stream in [*crowd, alone]:
+        driver.send(api.Submit(stream, PROMPT, sampling, 1, tenant=stream // alone))
+    driver.until(lambda: all(driver.has(stream, 1)() for stream in [*crowd, alone]))
+
+    def follows(constraint: Constraint, *asked: Any) -> None:
+        assert go.wait(60)
+        followed.append(constraint)
+        original(constraint, *asked)
+
+    monkeypatch.setattr(Constraint, "_follow", follows)
+    driver.send(*(api.Grant(stream, 3) for stream in [*crowd, alone]))
+    driver.step()
+    go.set()
+    driver.until(driver.has(alone, 3))
+    constraint = driver.engine.scheduler.sequences[alone].constraint
+    assert constraint is not None
+    assert followed.index(constraint) <= 2 * PIECE
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

@@ -15,7 +15,12 @@ from realtime.hub.serving_engine import ServingEngine
 
 ENGINE = cast(ServingEngine, object())
 MOST = 8
+TENANTS = 3
 DEAR = 4  # as many plain ones one weighs
+
+
+def tenant(stream: int) -> str:
+    return str(stream % TENANTS)
 
 
 class Taker:
@@ -44,7 +49,7 @@ class Taker:
 
     def weighed(self, step: StepNews, news: api.News) -> StreamNews:
         is_dear = news.stream in self.dear
-        return StreamNews(step, news, DEAR if is_dear else 1, is_dear)
+        return StreamNews(step, news, tenant(news.stream), DEAR if is_dear else 1, is_dear)
 
     def add(self, *streams: int) -> None:
         self.add_together(streams)
@@ -92,6 +97,19 @@ def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
         taker.turn()
     assert taker.told == [1, 2]
     assert len(taker.taken) == 24
+
+
+def test_news_of_a_tenant_do_not_wait_behind_a_crowd_of_anothers() -> None:
+    taker, crowd = Taker(), range(0, 20 * TENANTS, TENANTS)
+    taker.add(*crowd)
+    taker.add(*crowd, 1)
+    assert (1, 2) not in taker.taken, "the turn was over before they came"
+    taker.turn()
+    assert (1, 2) in taker.taken
+    assert len(taker.taken) == 2 * MOST
+    while taker.turns:
+        taker.turn()
+    assert taker.told == [1, 2]
 
 
 def test_few_news_are_taken_in_in_one_go_of_however_many_steps() -> None:

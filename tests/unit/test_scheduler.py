@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.api import Sampling
-from engine.schedule.scheduler import MOST_LOOKUPS
+from engine.schedule.scheduler import BEGIN_LOOKUPS, MOST_LOOKUPS
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, rows, streams, turns
@@ -331,3 +331,15 @@ def test_a_step_looks_for_so_many_blocks_of_new_prompts_and_others_wait_for_the_
         admitted.append(len(batch.admitted))
         assert long.num_computed > before or not long.num_uncomputed, "who has begun goes on"
     assert max(admitted) == 2
+
+
+def test_a_step_begins_with_so_many_prompts_however_short_they_are() -> None:
+    """Which lengthens it for those who decode."""
+    most, crowd = MOST_LOOKUPS // BEGIN_LOOKUPS, range(1, 4 * MOST_LOOKUPS // BEGIN_LOOKUPS)
+    driver = SchedulerDriver(blocks=2000, step_tokens=1024, batch_rows=512, tenant_prefill=10_000)
+    driver.decoding(0)
+    for stream in crowd:
+        driver.add(stream, 1, tenant=1)
+    batches = driver.steps(5)
+    assert [len(batch.admitted) for batch in batches] == [most, most, most, most - 1, 0]
+    assert all(0 in streams(batch) for batch in batches)

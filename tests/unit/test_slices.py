@@ -74,3 +74,12 @@ def test_what_comes_first_has_a_turn_too_where_nothing_else_waits() -> None:
     assert turns.done == []
     turns.pass_on()
     assert turns.done == [[1]]
+
+
+def test_owners_take_turns_and_each_ones_things_are_done_in_their_order() -> None:
+    done, turns = list[int](), deque[Callable[[], None]]()
+    slices = Slices[int](done.extend, most=2, next_turn=turns.append, owner=lambda number: number % 10)
+    slices.add([10, 20, 30, 40, 11, 21, 12])
+    while turns:
+        turns.popleft()()
+    assert done == [10, 11, 12, 20, 21, 30, 40]
