@@ -62,6 +62,7 @@ class Encoder:
     gone = False
     takes_over = True
     caller = Caller("websocket")
+    number = 1
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

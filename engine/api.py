@@ -103,7 +103,7 @@ class Submit(Command, frozen=True):
     sampling: Sampling
     credit: int
     priority: int = 0
-    tenant: int = 0
+    tenant: int = 0  # who shares steps and memory with others
     prompt: int | None = None  # how many of `tokens` are prompt; all of them unless the stream is rebuilt
     injections: list[
         tuple[int, int]
@@ -113,6 +113,7 @@ class Submit(Command, frozen=True):
     bans: list[tuple[int, int]] = []  # (output index, token that may not stand there)
     yields: bool = False  # while its tokens are computed, prompts leave those who decode most of their pace
     keep: Keep | None = None
+    cache_of: int | None = None  # whose computed blocks it finds, and who finds its own; its tenant's
 
 
 class Grant(Command, frozen=True):

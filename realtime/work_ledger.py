@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Hashable
 from functools import partial
+from hashlib import blake2b
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -24,7 +25,8 @@ T = TypeVar("T")
 class PayerWork:
     """Of one payer: piece after piece, each in its turn."""
 
-    def __init__(self, share: float = SHARE) -> None:
+    def __init__(self, share: float = SHARE, number: int = 0) -> None:
+        self.number = number  # by which engines know the payer
         self._budget = WorkBudget(time.monotonic(), share)
         self._line = asyncio.Lock()
         self._turn_over = False
@@ -82,6 +84,11 @@ class PayerWork:
         self._turn_over = False
 
 
+def _number(payer: Hashable) -> int:
+    """The same at each gateway that the payer comes to."""
+    return int.from_bytes(blake2b(repr(payer).encode(), digest_size=8).digest()) >> 1
+
+
 def _go_on(work: Pieces[T]) -> tuple[T] | None:
     try:
         next(work)
@@ -106,7 +113,7 @@ class WorkLedger:
         work = self._here.get(payer)
         if work is None:
             self._forget_unspent()
-            work = self._here[payer] = PayerWork(self._share)
+            work = self._here[payer] = PayerWork(self._share, _number(payer))
         self._kept[payer] = work
         return work
 

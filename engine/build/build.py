@@ -231,6 +231,7 @@ def _assemble(
         tenant_prefill=max(hello.context, 4 * budget),
         host_cache=HostCache(host_pool.total_blocks if host_pool else 0),
         prompt_tokens=times.prompt_tokens if times else None,
+        most_rows=times.rows.most_of if times else None,
     )
     overlap = hello.device.startswith("cuda")
     # Where steps overlap the last token is not known when the next is planned.

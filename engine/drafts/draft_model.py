@@ -96,7 +96,12 @@ class DraftModel:
         if stream.in_flight[-1].count > 1:
             return None
         own = self._followed.pop(stream, None) or Sequence(
-            stream.stream, [], stream.sampling, credit=0, context=self._runner.context, tenant=stream.tenant
+            stream.stream,
+            [],
+            stream.sampling,
+            credit=0,
+            context=self._runner.context,
+            cache_of=stream.cache_of,
         )
         stands = min(_common(own.tokens, stream.tokens), stream.num_tokens - 1)
         self._cut(own, stands)

@@ -29,7 +29,7 @@ def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[byt
     """
     have, known = len(sequence.block_hashes), sequence.token_hashes
     known += sequence.block_hashes[len(known) :]
-    before = known[-1] if known else salt(sequence.tenant)
+    before = known[-1] if known else salt(sequence.cache_of)
     more = digests(sequence.tokens, block_size, before, first=len(known))
     for at in range(have, blocks):
         if at == len(known):

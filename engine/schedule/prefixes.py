@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from engine.schedule.sequence import Sequence
 
-Ahead = tuple[int, bytes, tuple[int, ...]]  # tenant, the hash of what stands before a block, its tokens
+Ahead = tuple[int, bytes, tuple[int, ...]]  # whose cache, the hash of what stands before a block, its tokens
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +105,7 @@ class Prefixes:
         if start + self._block_size > limit:
             return None
         before = hashes[-1] if hashes else b""
-        return sequence.tenant, before, tuple(sequence.tokens[start : start + self._block_size])
+        return sequence.cache_of, before, tuple(sequence.tokens[start : start + self._block_size])
 
     def _common_tokens(self, leader: Sequence, follower: Sequence) -> int:
         size, end = self._block_size, len(follower.block_hashes) * self._block_size

@@ -83,6 +83,9 @@ class Prompts:
         """Whether those who decode are to keep their pace beside them."""
         return bool(self._yielding)
 
+    def has_others(self, tenant: int) -> bool:
+        return self.begun.has_others(tenant) or self.queued.has_others(tenant)
+
     def file(self, sequence: Sequence) -> None:
         """It waits for its turn, in the place that it came in with."""
         self.take(sequence)

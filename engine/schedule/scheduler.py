@@ -4,7 +4,8 @@ It knows sequences, blocks and a budget of tokens a step. It knows no model, no 
 number of steps, so that everything it promises can be tested without them:
 
 - a row that samples a token goes before a row that prepares one, so a long prompt slows nobody's next token;
-- prompts that come from an engine that is gone leave those who decode most of their pace;
+- a tenant's crowd, and prompts beside others' rows or from an engine that is gone, leave those others most of
+  their pace;
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
@@ -18,7 +19,9 @@ Where a sequence stands follows from its numbers: `update_ready` files it there 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
@@ -46,9 +49,11 @@ class Scheduler:
         tenant_prefill: int,
         host_cache: HostCache | None = None,
         prompt_tokens: Callable[[int], int] | None = None,
+        most_rows: Callable[[int, int, bool], int | None] | None = None,
     ) -> None:
         """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half
-        of a step's, if nobody knows."""
+        of a step's, if nobody knows. `most_rows`: how many rows a step of so many tenants may
+        have, of whom one has the fewest, and maybe prompts; None if it is to have no others."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
@@ -58,6 +63,7 @@ class Scheduler:
         self.batch_rows = batch_rows
         self.tenant_prefill = tenant_prefill
         self._prompt_tokens = prompt_tokens or (lambda rows: step_tokens // 2)
+        self._most_rows = most_rows
         self.sequences: dict[int, Sequence] = {}
         self.steps = 0
         self.evictions = 0
@@ -133,6 +139,7 @@ class Scheduler:
         self._loads, self._fence = [], False
         self._begin_step()
         self._admit_urgent(batch)
+        self._bound_crowds()
         # However many decode, one that prefills gets a row: else nobody would ever join a full batch.
         rows = min(self.step_tokens, self.batch_rows)
         all_decode = self._plan_decoding(batch, rows - bool(self._prompts))
@@ -227,9 +234,24 @@ class Scheduler:
 
     # -- rows that sample a token ----------------------------------------------------------------
 
+    def _bound_crowds(self) -> None:
+        """Where a step with a row for each would be too long for whoever has few, all have as many at most.
+        Of many tenants a step has few rows each in any case."""
+        counts = self._decoding.counts
+        if self._most_rows is None or not 1 < len(counts) <= self.batch_rows // 2:
+            return
+        least, fewest = min(counts.items(), key=itemgetter(1))
+        most = self._most_rows(len(counts), fewest, bool(self._prompts))
+        if most is not None and counts.total() <= most:
+            return
+        each = 0 if most is None else _of_each(sorted(counts.values()), most)
+        for tenant, count in counts.items():
+            if count > each and tenant != least:
+                self._decoding.bound(tenant, each)
+
     def _plan_decoding(self, batch: Batch, limit: int) -> bool:
-        """Returns whether there was a row for each."""
-        if len(self._decoding) <= limit - len(batch.rows):
+        """Returns whether there was a row for each that may have one."""
+        if len(self._decoding) <= limit - len(batch.rows) and not self._decoding.bounded:
             waiting = self._decoding.sequences
             if batch.rows:  # there were more of them, who have lost their memory since
                 waiting = [sequence for sequence in waiting if sequence.last_served < self.steps]
@@ -243,7 +265,7 @@ class Scheduler:
             late = self._decoding.next_due(self.steps) if due else None
             turn = late or self._decoding.next()
             if turn is None:
-                break
+                return True
             due = due - 1 if late else 0
             self._plan_token(batch, turn)
         return False
@@ -277,9 +299,18 @@ class Scheduler:
 
     def _most_prompt_tokens(self, batch: Batch, left: int) -> int:
         """In a step that has room for so many."""
-        if not batch.rows or not self._prompts.yield_to_others:
+        if not batch.rows or not (self._prompts.yield_to_others or self._are_beside_others):
             return left
-        return min(left, max(1, self._prompt_tokens(len(batch.rows))))
+        tokens = self._prompt_tokens(len(batch.rows))
+        return min(left, max(1, tokens // 2 if self._decoding.bounded else tokens))
+
+    @property
+    def _are_beside_others(self) -> bool:
+        """Whether prompts of one tenant are beside rows of another."""
+        if self._most_rows is None or not self._prompts:
+            return False
+        tenants = self._decoding.counts
+        return len(tenants) > 1 or any(map(self._prompts.has_others, tenants))
 
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""
@@ -506,3 +537,15 @@ class Scheduler:
         self._prompts.audit()
         self._prefixes.audit(sequences)
         self._holders.audit(sequences)
+
+
+def _of_each(counts: Several[int], most: int) -> int:
+    """How many of each there may be at most, for so many in all; whoever has the fewest has all of them. They
+    come in order."""
+    left = most
+    for at, count in enumerate(counts):
+        share = left // (len(counts) - at)
+        if count > share:
+            return max(counts[0], share)
+        left -= count
+    return counts[-1]

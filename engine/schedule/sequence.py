@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from engine.structure.constraint import Constraint
 
 ALL = -1  # of the tokens
+OWN = -1  # the number of no tenant
 REMEMBERED = 16  # changes of tokens, each behind the one before
 
 
@@ -66,6 +67,7 @@ class Sequence:
     num_prompt: int = ALL
     injections: list[tuple[int, int]] = field(default_factory=list)  # (output index, how many tokens)
     bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token)
+    cache_of: int = OWN  # whose computed blocks it finds: its tenant's, mostly
     num_outputs: int = field(init=False)
     paused: bool = False  # by the client
     preempted: bool = False  # told that it waits for memory
@@ -96,6 +98,8 @@ class Sequence:
         self.bans = list(self.bans)
         if self.num_prompt == ALL:
             self.num_prompt = len(self.tokens)
+        if self.cache_of == OWN:
+            self.cache_of = self.tenant
         injected = sum(count for _, count in self.injections)
         self.num_outputs = len(self.tokens) - self.num_prompt - injected
 

@@ -209,6 +209,10 @@ class ServingOrder(Generic[L, W]):
                 return Turn(-priority, self._shares.served(tenant), tenant)
         return None
 
+    def has_others(self, tenant: int) -> bool:
+        """Whether anybody else's wait."""
+        return any(other != tenant for level in self._levels.values() for other in level.lines)
+
     def skip(self, tenant: int) -> None:
         """It has no turn until `rejoin`."""
         self._skipped.add(tenant)
@@ -249,12 +253,37 @@ class Rotation(ServingOrder[Fifo, Fifo]):
     def __init__(self, shares: Shares) -> None:
         super().__init__(shares, Fifo, Fifo)
         self._had_turn: set[int] = set()  # streams, in this step
+        self.counts = Counter[int]()  # of those of each tenant
+        self._turns_left: dict[int, int] = {}  # in this step, of tenants that have only so many
         self._highest = 0  # priority of those that waited when it began
+
+    def add(self, sequence: Sequence) -> None:
+        super().add(sequence)
+        self.counts[sequence.tenant] += 1
+
+    def discard(self, sequence: Sequence) -> None:
+        if sequence in self:
+            self.counts[sequence.tenant] -= 1
+            if not self.counts[sequence.tenant]:
+                del self.counts[sequence.tenant]
+        super().discard(sequence)
 
     def begin_step(self) -> None:
         self.rejoin()
         self._had_turn.clear()
+        self._turns_left.clear()
         self._highest = self._priorities[-1] if self._priorities else 0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some tenant has only so many turns in this step."""
+        return bool(self._turns_left)
+
+    def bound(self, tenant: int, turns: int) -> None:
+        """It has only so many turns in this step."""
+        self._turns_left[tenant] = turns
+        if turns <= 0:
+            self.skip(tenant)
 
     def next(self) -> Sequence | None:
         """Whose turn it is; nobody has another in this step."""
@@ -271,12 +300,14 @@ class Rotation(ServingOrder[Fifo, Fifo]):
     def next_due(self, step: int) -> Sequence | None:
         """Whose turn it is because it waited for too long."""
         due = self.overdue(self._highest, step, least=1)
-        if due is None or due.stream in self._had_turn:
+        if due is None or due.stream in self._had_turn or due.tenant in self._skipped:
             return None
         self._take_turn(self._levels[due.priority], due)
         return due
 
     def _take_turn(self, level: Level[Fifo, Fifo], sequence: Sequence) -> None:
         self._had_turn.add(sequence.stream)
+        if sequence.tenant in self._turns_left:
+            self.bound(sequence.tenant, self._turns_left[sequence.tenant] - 1)
         level.lines[sequence.tenant].move_to_end(sequence.stream)
         level.waiting.move_to_end(sequence.stream)

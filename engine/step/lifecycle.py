@@ -13,7 +13,7 @@ from collections.abc import Sequence as Several
 from engine import api
 from engine.sampling.sampler import Sampler
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import ALL, SampledToken, Sequence
+from engine.schedule.sequence import ALL, OWN, SampledToken, Sequence
 from engine.step.constraining import Constraining
 
 Answer = Callable[[int], api.AnyChange]  # to a command, given the index of the next token
@@ -54,6 +54,7 @@ class Lifecycle:
             num_prompt=ALL if command.prompt is None else command.prompt,
             injections=command.injections,
             bans=command.bans,
+            cache_of=OWN if command.cache_of is None else command.cache_of,
         )
         sequence.paused = command.paused
         sequence.num_yielding = len(command.tokens) - 1 if command.yields else 0

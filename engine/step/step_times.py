@@ -1,7 +1,8 @@
 """Step times: how long steps take by what they compute, learnt from those that were taken.
 
 Rows that decode and prompts are told apart: a prompt's tokens are computed together, and cost less each. What
-is known of one is taken off a step that has both.
+is known of one is taken off a step that has both. Of rows it is known how long steps with so many of them
+take, and for drafts, what a token more costs a step such as the latest.
 
 It knows numbers alone: what is planned by them is the business of others.
 """
@@ -10,17 +11,17 @@ from __future__ import annotations
 
 from engine.drafts.pace import Cost, StepCost
 from engine.schedule.batch import Row
+from engine.step.row_times import PART, RowTimes
 
 KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
-PART = 0.5  # of the time of the rows beside them, for prompts that yield: a step is half as long again
 LEAST_SHARE = 32  # but one in so many of a step's tokens: nobody stands still
 
 
 class StepTimes:
     def __init__(self, step_tokens: int) -> None:
         self.decode: Cost = StepCost()
+        self.rows = RowTimes()
         self._step_tokens = step_tokens
-        self._decoded = False  # whether a step that only decodes was ever seen
         self._prompt_tokens = self._prompt_s = 0.0
 
     def learn(self, rows: list[Row], seconds: float) -> None:
@@ -28,19 +29,19 @@ class StepTimes:
         tokens = sum(row.count for row in rows if row.count == row.num_sampled)
         prompt_tokens = sum(row.count for row in rows) - tokens
         if prompt_tokens:
-            beside = self.decode.of_step(tokens) if tokens and self._decoded else 0.0
+            beside = self.rows.of(tokens) if tokens and self.rows else 0.0
             self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
             self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
         elif tokens:
-            self._decoded = True
             self.decode.learn(tokens, seconds)
+            self.rows.learn(tokens, seconds)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. Half of a step's, as long as
         nobody knows."""
-        if not self._decoded or not self._prompt_tokens:
+        if not self.rows or not self._prompt_tokens:
             return self._step_tokens // 2
-        may_take_s = PART * self.decode.of_step(rows)
+        may_take_s = PART * self.rows.of(rows)
         least = max(1, self._step_tokens // LEAST_SHARE)
         if may_take_s * self._prompt_tokens >= self._step_tokens * self._prompt_s:
             return self._step_tokens

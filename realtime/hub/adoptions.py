@@ -29,6 +29,7 @@ from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key
 from realtime.refusal import Refusal
+from realtime.stream.owner import Owner
 from realtime.tenants.quota import Quotas
 
 log = logging.getLogger(__name__)
@@ -135,7 +136,7 @@ class Adoptions:
             engine_key(key),
             journal,
             engine.model,
-            tenant=tenant_number(key.tenant),
+            owner=Owner(tenant_number(key.tenant), listener.payer.number),
             window=self._window,
             ahead_s=self._clock() - self._wall(),
         )

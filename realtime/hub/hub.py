@@ -415,7 +415,7 @@ class Hub:
         turns = self.known_turns(key, frame) if tokens is None else {}
         known = self.models.named(model.name)
         eta_ms = known.keeper.eta_ms if known is not None and known.keeper is not None else None
-        entry = self._starter.make(key, frame, tokens, model, listener.memory, now, parent, turns, eta_ms)
+        entry = self._starter.make(key, frame, tokens, model, listener, now, parent, turns, eta_ms)
         stream = entry.stream
         entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
         self._registry.add(entry)

@@ -14,7 +14,11 @@ from realtime.stream.stream import Stream
 
 
 class Payer(Protocol):
-    """Whoever pays for work that is done here."""
+    """Whoever pays for work that is done here, and shares engines with others who do."""
+
+    @property
+    def number(self) -> int:
+        """By which engines know it."""
 
     @property
     def debt_s(self) -> float:

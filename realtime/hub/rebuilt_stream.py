@@ -25,6 +25,7 @@ from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import asked_at, tell
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
+from realtime.stream.owner import Owner
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
@@ -47,7 +48,7 @@ class RebuiltStream:
         journal: api.Journal,
         model: ServedModel,
         *,
-        tenant: int,
+        owner: Owner,
         window: int,
         ahead_s: float,
     ) -> None:
@@ -61,10 +62,10 @@ class RebuiltStream:
         self._ahead_s = ahead_s
         self._model = model
         self._mute = _Mute(record.fingerprint or "")
-        of_it = partial(Stream, tenant=tenant, window=window, memory=MemoryAccount(UNLIMITED))
+        of_it = partial(Stream, owner=owner, window=window, memory=MemoryAccount(UNLIMITED))
         self._make = partial(of_it, number, record.start, now=journal.history.began + ahead_s)
         self._parent = partial(
-            RebuiltStream, number, key, model=model, tenant=tenant, window=window, ahead_s=ahead_s
+            RebuiltStream, number, key, model=model, owner=owner, window=window, ahead_s=ahead_s
         )
 
     def _begin(self) -> Iterator[None]:

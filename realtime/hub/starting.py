@@ -21,13 +21,14 @@ from realtime.hub.frame_tokenizing import (
     tokenize,
 )
 from realtime.hub.keeping import Keeping
+from realtime.hub.listener import Listener
 from realtime.hub.registry import LiveStream
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import keep
 from realtime.refusal import Refusal
 from realtime.stream.context import Context
-from realtime.stream.memory import MemoryAccount
+from realtime.stream.owner import Owner
 from realtime.stream.stream import Stream
 from realtime.stream.terms import terms_of
 from realtime.tenants.quota import Quotas, StreamQuota
@@ -92,7 +93,7 @@ class StreamStarter:
         frame: protocol.Start,
         tokens: Tokenized | None,
         model: ServedModel,
-        memory: MemoryAccount,
+        listener: Listener,
         now: float,
         parent: Stream | None,
         turns: Turns,
@@ -116,10 +117,10 @@ class StreamStarter:
             frame,
             context,
             model=model,
-            tenant=number,
+            owner=Owner(number, listener.payer.number),
             window=self._window,
             engine=engine,
-            memory=memory,
+            memory=listener.memory,
             now=now,
             eta_ms=eta_ms,
             keeping=self._keeping(key, frame, opening, model, engine, parent),

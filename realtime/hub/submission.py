@@ -172,7 +172,7 @@ class Submission:
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
         for entry in free:
             stream = entry.stream
-            engine = self.choose(stream.context, stream.tenant, stream.fingerprint)
+            engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
             if engine is None:
                 return
             if entry.stream.needs_compute:

@@ -21,6 +21,7 @@ from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.engine_commands import too_long
 from realtime.stream.memory import params_bytes
+from realtime.stream.owner import Owner
 from realtime.stream.params import forked, same_grammar, sampling, stops
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.decoded_turn import DecodedCall, DecodedTurn
@@ -186,7 +187,7 @@ class Context:
         *,
         credit: int,
         priority: int,
-        tenant: int,
+        owner: Owner,
         paused: bool,
         hold_at_eos: bool,
         yields: bool,
@@ -198,7 +199,8 @@ class Context:
             sampling(self.params, self.rules, hold_at_eos=hold_at_eos),
             credit=credit,
             priority=priority,
-            tenant=tenant,
+            tenant=owner.payer,
+            cache_of=owner.tenant,
             prompt=len(self.prompt),
             injections=[(index, len(tokens)) for index, tokens in self.output.injections],
             paused=paused,

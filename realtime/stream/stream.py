@@ -40,6 +40,7 @@ from realtime.stream.keeping import Keeping
 from realtime.stream.later_commands import LaterCommands
 from realtime.stream.memory import Holding, MemoryAccount
 from realtime.stream.outbox import Outbox, OutgoingEvent
+from realtime.stream.owner import Owner
 from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import (
     CallFrame,
@@ -75,7 +76,7 @@ class Stream:
         context: Context,
         *,
         model: ServedModel,
-        tenant: int,
+        owner: Owner,
         window: int,
         engine: Computing | None,
         memory: MemoryAccount,
@@ -100,7 +101,7 @@ class Stream:
         self._memory = Holding(memory)
         self.model = model
         self.keeping = keeping
-        self.tenant = tenant  # by the number that engines know
+        self.owner = owner
         self._tools = ToolLoop(start, context.output.spans)
         self._told = ToldOutput(context, self.outbox, self._tools, whole_arguments=start.whole_arguments)
         self._decoded_turns: list[DecodedTurn] = []
@@ -541,7 +542,7 @@ class Stream:
                 self.number,
                 credit=self.credit.granted,
                 priority=self.terms.priority,
-                tenant=self.tenant,
+                owner=self.owner,
                 paused=self._pausing.holds,
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,

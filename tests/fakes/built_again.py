@@ -19,6 +19,7 @@ from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key, keep
 from realtime.hub.told import Abandoned, Detached, Released, TimedOut, Told, encode_told
+from realtime.stream.owner import Owner
 from realtime.stream.past import begun
 from realtime.stream.stream import Stream
 from tests.fakes.simulated_server import seen_of
@@ -79,7 +80,7 @@ class Kept:
             engine_key(KEY),
             self.journal.told(),
             self.arguments["model"],
-            tenant=0,
+            owner=Owner(0, 0),
             window=self.arguments["window"],
             ahead_s=0,
         )

@@ -16,6 +16,7 @@ from midstream.protocol import Event, Frame, Guard, Params, StreamFrame
 from realtime.guards.acts import Act, Acts
 from realtime.hub.listener import Payer
 from realtime.hub.observers import Caller
+from realtime.hub.starting import tenant_number
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -288,6 +289,7 @@ class Reader:
         self.tenant = tenant
         self.gone = False
         self.memory = server.hub.accounts.of_listener(tenant)
+        self.number = tenant_number(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
         self.ready = True

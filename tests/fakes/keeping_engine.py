@@ -7,6 +7,7 @@ from __future__ import annotations
 from engine import api
 from engine.listening.kept_streams import KeptStream, KeptStreams
 from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.stream.owner import Owner
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 
@@ -39,7 +40,7 @@ class Keeping:
             if (kept := self.kept.get(news.stream)) is not None:
                 self._streams.tell(kept, news, NOW)
 
-    def rebuilt(self, number: int, model: ServedModel, window: int, tenant: int) -> Stream | None:
+    def rebuilt(self, number: int, model: ServedModel, window: int, owner: Owner) -> Stream | None:
         """As another gateway would have it, with all that is under way to this one; None where it could not
         be built."""
         kept = self.kept[number]
@@ -47,7 +48,7 @@ class Keeping:
             return None
         key = kept.journal.keep.key
         rebuilt = RebuiltStream(
-            number, key, kept.journal.told(), model, tenant=tenant, window=window, ahead_s=0
+            number, key, kept.journal.told(), model, owner=owner, window=window, ahead_s=0
         )
         for _ in rebuilt.replay():
             pass

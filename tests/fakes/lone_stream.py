@@ -12,6 +12,7 @@ from realtime.stream.context import Context, of_prompt
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.owner import Owner
 from realtime.stream.params import resolved
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
@@ -69,7 +70,7 @@ class LoneStream:
             start,
             context or of_prompt(start, PROMPT, complete, None, model),
             model=model,
-            tenant=0,
+            owner=Owner(0, 0),
             window=WINDOW,
             engine=Heard(model.fingerprint or "", self.commands),
             memory=self.memory,

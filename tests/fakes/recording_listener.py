@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from midstream import protocol
 from realtime.hub.observers import Caller
+from realtime.hub.starting import tenant_number
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -18,6 +19,7 @@ class RecordingListener:
     def __init__(self, server: SimulatedServer, tenant: str = TENANT) -> None:
         self.gone = False
         self.memory = server.hub.accounts.of_listener(tenant)
+        self.number = tenant_number(tenant)
         self.takes_over = True
         self.paid_s = 0.0  # of work behind long texts
         self.payer = self

@@ -291,7 +291,7 @@ class SimulatedServer:
             engine = self.engines[entry.engine.number]
             if stream.number not in engine.keeping.kept:
                 continue  # its start is under way
-            other = engine.keeping.rebuilt(stream.number, stream.model, self.window, stream.tenant)
+            other = engine.keeping.rebuilt(stream.number, stream.model, self.window, stream.owner)
             if other is not None and engine.at_rest:
                 self.adoptions += 1
                 assert seen_of(other) == seen_of(stream)

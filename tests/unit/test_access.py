@@ -27,6 +27,7 @@ from realtime.background_tasks import BackgroundTasks
 from realtime.http.guard import Access, Guard
 from realtime.hub.listener import Payer
 from realtime.hub.observers import Caller
+from realtime.hub.starting import tenant_number
 from realtime.keys_command import main
 from realtime.observability.listing import ListingObserver
 from realtime.observability.metrics import Metrics
@@ -463,6 +464,7 @@ class Stranger:
     gone = False
     takes_over = True
     caller = Caller("websocket", tenant="stranger")
+    number = tenant_number("stranger")
 
     def __init__(self, server: SimulatedServer) -> None:
         self._server = server

@@ -23,6 +23,7 @@ from midstream.protocol import (
     Rewind,
 )
 from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.stream.owner import Owner
 from realtime.stream.past import A_TURN
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.recording_listener import RecordingListener
@@ -150,7 +151,9 @@ async def test_who_builds_it_again_from_its_journal_reads_a_long_past_in_many_tu
     rest(server)
     (stream,) = server.hub.streams
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
-    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    rebuilt = RebuiltStream(
+        1, b"b", journal, stream.model, owner=Owner(1, 1), window=server.window, ahead_s=0
+    )
     assert sum(1 for _ in rebuilt.replay()) >= 2000 // A_TURN
     assert rebuilt.stream.output.tokens[:2000] == stream.output.tokens[:2000]
 
@@ -195,7 +198,9 @@ async def test_so_does_whoever_builds_it_again() -> None:
     rest(server)
     (stream,) = server.hub.streams
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
-    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    rebuilt = RebuiltStream(
+        1, b"b", journal, stream.model, owner=Owner(1, 1), window=server.window, ahead_s=0
+    )
     assert sum(1 for _ in rebuilt.replay()) >= 120
 
 
@@ -210,6 +215,8 @@ async def test_so_does_whoever_builds_a_fork_of_forks_again() -> None:
         rest(server)
     stream = server.hub.streams[-1]
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
-    rebuilt = RebuiltStream(1, b"5", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    rebuilt = RebuiltStream(
+        1, b"5", journal, stream.model, owner=Owner(1, 1), window=server.window, ahead_s=0
+    )
     assert sum(1 for _ in rebuilt.replay()) >= 5
     assert rebuilt.stream.output.tokens == stream.output.tokens

@@ -26,6 +26,7 @@ from realtime.hub.frame_tokenizing import TOOLS_LIMIT, text_length, tools_length
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
+from realtime.stream.owner import Owner
 from realtime.text import grammar
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
@@ -224,7 +225,9 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
     rest(server)
     (stream,) = server.hub.streams
     journal = server.engines[0].keeping.kept[stream.number].journal.told()
-    rebuilt = RebuiltStream(1, b"b", journal, stream.model, tenant=1, window=server.window, ahead_s=0)
+    rebuilt = RebuiltStream(
+        1, b"b", journal, stream.model, owner=Owner(1, 1), window=server.window, ahead_s=0
+    )
     compiled = list[str]()
 
     def compiles(source: str, most_s: float) -> str:

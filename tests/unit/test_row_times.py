@@ -1,0 +1,150 @@
+"""Row times: how many rows a step of several tenants may have, by what was seen of steps; and how long those
+who have few wait beside a crowd. The clock is the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.schedule.batch import Row
+from engine.schedule.sequence import Sequence
+from engine.step.row_times import KNOWN_STEPS, PART, TRIED, RowTimes
+from engine.step.step_times import StepTimes
+from tests.fakes.scheduler_driver import SchedulerDriver, turns
+
+STEP, CROWD, STEPS = 128, 40, 250
+FEW, MANY = 1, 2  # tenants
+
+
+def known(took: Callable[[int], float], *rows: int) -> RowTimes:
+    times = RowTimes()
+    for count in rows:
+        times.learn(count, took(count))
+    return times
+
+
+def test_between_what_was_seen_it_is_as_between_points_and_else_as_of_the_nearest() -> None:
+    times = known(lambda rows: 0.01 + 0.001 * rows, 2, 4, 10)
+    assert [times.of(rows) for rows in (1, 2, 3, 7, 10, 50)] == pytest.approx(
+        [0.012, 0.012, 0.013, 0.017, 0.02, 0.02]
+    )
+
+
+def test_one_step_that_took_long_is_not_believed() -> None:
+    times = known(lambda rows: 0.01, 1, 1, 1)
+    times.learn(1, 60.0)
+    assert times.of(1) < 0.013
+
+
+def test_how_long_a_tenant_takes_alone_is_to_be_seen_first_and_again_when_that_is_old() -> None:
+    times = RowTimes()
+    asked = [times.most_of(2, 3, False) for _ in range(TRIED + 1)]
+    assert asked == [None, *[6] * (TRIED - 1), None], "where it is not seen, as many for each"
+    times.learn(3, 0.01)
+    assert times.most_of(2, 3, False) == 6, "twice what was seen is tried"
+    for _ in range(KNOWN_STEPS + 1):
+        times.learn(40, 0.01)
+    assert None in [times.most_of(2, 3, False) for _ in range(TRIED)]
+
+
+@pytest.mark.parametrize("tenants", [2, 3])
+def test_each_of_the_others_adds_half_of_ones_own_time_and_prompts_have_half_of_that(tenants: int) -> None:
+    times = known(lambda rows: 0.0103 + 0.001 * rows, 1, 2, 4, 8, 16, 32)
+    alone_ms = 11.3
+    most_ms = alone_ms * (1 + PART * (tenants - 1))
+    assert times.most_of(tenants, 1, False) == int(most_ms - 10.3)
+    assert times.most_of(tenants, 1, True) == int((alone_ms + most_ms) / 2 - 10.3)
+
+
+class Clocked:
+    """A scheduler of steps that take what `row_s` and `token_s`, of a prompt, add to 10 ms."""
+
+    def __init__(self, *, row_s: float, token_s: float = 0.0) -> None:
+        self.times = StepTimes(STEP)
+        self._row_s, self._token_s = row_s, token_s
+        self.driver = SchedulerDriver(
+            blocks=4_000,
+            step_tokens=STEP,
+            batch_rows=STEP,
+            tenant_prefill=10**6,
+            prompt_tokens=self.times.prompt_tokens,
+            most_rows=self.times.rows.most_of,
+        )
+
+    def _took(self, rows: list[Row]) -> float:
+        prompt = sum(row.count for row in rows if row.count > 1 or not row.samples)
+        return 0.01 + self._row_s * (len(rows) - 1) + self._token_s * prompt
+
+    def step(self) -> float:
+        batch = self.driver.step()
+        took = self._took(batch.rows)
+        self.times.learn(batch.rows, took)
+        return took
+
+    def until_alone(self, one: Sequence) -> list[float]:
+        """How long each of its tokens took."""
+        gaps, since = list[float](), 0.0
+        for _ in range(STEPS):
+            before = one.num_outputs
+            since += self.step()
+            if one.num_outputs > before:
+                gaps.append(since)
+                since = 0.0
+        return gaps
+
+
+@pytest.mark.parametrize("row_s", [0.0002, 0.001, 0.01])
+def test_beside_a_crowd_a_token_takes_half_as_long_again(row_s: float) -> None:
+    clocked = Clocked(row_s=row_s)
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    crowd = clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
+    gaps = sorted(clocked.until_alone(one))
+    assert len(gaps) == STEPS, "it has its row in each step"
+    assert gaps[int(0.99 * len(gaps)) - 1] <= max(0.01 * (1 + PART), 0.01 + row_s) + 1e-9
+    outputs = [sequence.num_outputs for sequence in crowd]
+    assert max(outputs) - min(outputs) <= 2, "of the crowd each has its turn"
+    assert sum(outputs) > 0.8 * STEPS, "and somebody in almost each step"
+
+
+def test_where_more_rows_cost_nothing_all_have_theirs_in_each_step() -> None:
+    clocked = Clocked(row_s=0.0)
+    clocked.driver.decoding(1, tenant=FEW)
+    crowd = clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
+    for _ in range(20):
+        clocked.step()
+    assert turns(clocked.driver.steps(5)) == dict.fromkeys([1, *(one.stream for one in crowd)], 5)
+
+
+def test_tenants_with_as_many_rows_and_one_alone_are_not_bounded() -> None:
+    clocked = Clocked(row_s=0.01)
+    clocked.driver.decoding(*range(10), tenant=FEW)
+    clocked.driver.decoding(*range(10, 20), tenant=MANY)
+    for _ in range(3):
+        clocked.step()
+    assert turns(clocked.driver.steps(5)) == dict.fromkeys(range(20), 5)
+
+
+def test_whoever_comes_when_a_crowd_is_there_waits_no_longer() -> None:
+    clocked = Clocked(row_s=0.005)
+    clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
+    for _ in range(50):
+        clocked.step()
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    gaps = sorted(clocked.until_alone(one))
+    assert gaps[int(0.99 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
+
+
+def test_prompts_beside_anothers_rows_leave_them_most_of_their_pace() -> None:
+    clocked = Clocked(row_s=0.001, token_s=0.001)
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    for _ in range(10):
+        clocked.step()
+    own = clocked.driver.add(2, 2_000, tenant=FEW)
+    assert clocked.step() > 0.1, "a tenant's own prompts do not yield to its rows"
+    long = clocked.driver.add(3, 2_000, tenant=MANY)
+    while own.num_uncomputed > 1:
+        clocked.step()
+    gaps = sorted(clocked.until_alone(one))
+    assert gaps[int(0.98 * len(gaps)) - 1] <= 0.011 * (1 + PART) + 0.002
+    assert long.num_outputs > 0
