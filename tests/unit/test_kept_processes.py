@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
 from realtime import several_gateways
 from realtime.__main__ import main
-from realtime.config import Options
+from realtime.config import ModelOptions, Options
+from realtime.fleet.models_file import ModelEntry
 from realtime.several_gateways import Kept, NotStartedError, SeveralGateways
 
 
@@ -91,16 +93,42 @@ async def test_one_that_is_killed_before_it_is_ready_is_told_of(
     await several.stop()
 
 
+def hanging(says: str = "") -> list[str]:
+    """The command of one that also hears no SIGTERM."""
+    hangs = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); {says}signal.pause()"
+    return [sys.executable, "-c", hangs]
+
+
+@pytest.mark.parametrize(("fleet", "which"), [("embedded", 'engine 0 of "toy"'), ("static", "gateway 0")])
+async def test_one_that_hangs_as_it_starts_is_told_of_and_ended_with_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Any, which: str
+) -> None:
+    monkeypatch.setattr(several_gateways, "STILL_S", 0.0)
+    monkeypatch.setattr(several_gateways, "ENGINE_END_S", 0.0)
+    told, said = asyncio.Event(), list[str]()
+
+    def warning(line: str, *values: object) -> None:
+        said.append(line % values)
+        told.set()
+
+    monkeypatch.setattr(several_gateways.log, "warning", warning)
+    options = Options(fleet=fleet, gateways=1, models="models.toml", engine_silence_s=0.2)
+    several = SeveralGateways(options, [ModelEntry("toy", ModelOptions(model="toy"), "auto")], tmp_path, 0)
+    for kept in (*several._engines, *several._gateways):
+        kept._command = hanging()
+    starting = asyncio.create_task(several.start())
+    await asyncio.wait_for(told.wait(), 30)
+    starting.cancel()
+    await asyncio.wait_for(several.stop(), 30)
+    assert re.fullmatch(rf"{which} does not serve yet, \d+ s after it was started", said[0])
+
+
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
     several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
-    hangs = (
-        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
-        "print('.\\n', flush=True); signal.pause()"
-    )
-    several._gateways[0]._command = [sys.executable, "-c", hangs]
+    several._gateways[0]._command = hanging("print('.\\n', flush=True); ")
     await several.start()
     several.drain()
     await asyncio.wait_for(several.drained(), 30)
