@@ -33,6 +33,7 @@ from realtime.bind import (
     address_of,
     bind,
     check_tellable,
+    end_on_hangup,
     greet,
     raise_descriptor_limit,
     tell,
@@ -84,6 +85,7 @@ SWITCH_S = 0.0005  # after which a thread that renders or tokenizes a text gives
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
+    end_on_hangup()
     for problem in unknown_variables(os.environ):
         log.warning("%s", problem)
     try:
