@@ -183,7 +183,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [["--engines", "2"], ["--engine", "thread"], ["--model-name", "a"], ["--adapter", "/srv/lora"]],
+    [
+        ["--engines", "2"],
+        ["--engine", "thread"],
+        ["--model", "toy"],
+        ["--model-name", "a"],
+        ["--adapter", "/srv/lora"],
+    ],
     ids=str,
 )
 def test_what_the_file_says_no_option_does(more: list[str]) -> None:
