@@ -45,6 +45,8 @@ LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
 STILL_S = 30.0  # between two words of one that is waited for
+NOT_THERE_YET = (FileNotFoundError, ConnectionRefusedError)  # at its socket
+SAID_EVERY_S = 1.0
 ENGINE_END_S = 5.0
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself
 GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
@@ -154,6 +156,7 @@ class KeptEngine(Kept):
         super().__init__(name, _midstream("engine", spelled(options)))
         self.address = options.listen
         self.ready = asyncio.Event()
+        self._silent_until_s: dict[str, float] = {}  # by what there is to say: few
 
     async def watch(self, silence_s: float) -> None:
         while True:
@@ -163,13 +166,22 @@ class KeptEngine(Kept):
                 await engine.open(
                     lambda _: None, lambda _: None, answer_s=START_SILENCE_S, start_silence_s=START_SILENCE_S
                 )
-            except (EngineFailed, OSError):
-                self.is_waited_for()
+            except (EngineFailed, OSError) as problem:
+                self._cannot_be_asked(problem)
                 await asyncio.sleep(LOOK_S)
                 continue
             self.ready.set()
             await _first(self._end_if_hung(engine, silence_s), engine.closed.wait())
             await engine.close()
+
+    def _cannot_be_asked(self, problem: EngineFailed | OSError) -> None:
+        """Of each reason a line a second at most; but that it loads its model is none."""
+        now_s, why = asyncio.get_running_loop().time(), str(problem)
+        if isinstance(problem, NOT_THERE_YET):
+            self.is_waited_for()
+        elif now_s >= self._silent_until_s.get(why, now_s):
+            self._silent_until_s[why] = now_s + SAID_EVERY_S
+            log.warning("%s cannot be asked whether it lives: %s; trying again", self.name, why)
 
     async def _end_if_hung(self, engine: WatchedEngine, silence_s: float) -> None:
         while True:

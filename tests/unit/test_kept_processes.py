@@ -18,9 +18,9 @@ from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
 from realtime import several_gateways
 from realtime.__main__ import main
-from realtime.config import ModelOptions, Options
+from realtime.config import ListenOptions, ModelOptions, Options
 from realtime.fleet.models_file import ModelEntry
-from realtime.several_gateways import Kept, NotStartedError, SeveralGateways
+from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
 
 
 class Context:
@@ -121,6 +121,29 @@ async def test_one_that_hangs_as_it_starts_is_told_of_and_ended_with_the_others(
     starting.cancel()
     await asyncio.wait_for(several.stop(), 30)
     assert re.fullmatch(rf"{which} does not serve yet, \d+ s after it was started", said[0])
+
+
+async def test_why_an_engine_cannot_be_asked_is_told_once_for_many_tries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(several_gateways, "LOOK_S", 0.0)
+    monkeypatch.setattr(several_gateways, "SAID_EVERY_S", 3600.0)
+    many, tries = asyncio.Event(), list[None]()
+
+    def turn_away(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        tries.append(None)
+        if len(tries) == 10:
+            many.set()
+
+    place = tmp_path / "engine"
+    engine = KeptEngine("engine 0", ListenOptions(listen=f"unix:{place}"))
+    async with await asyncio.start_unix_server(turn_away, place):
+        watching = asyncio.create_task(engine.watch(30.0))
+        await asyncio.wait_for(many.wait(), 30)
+        watching.cancel()
+    why = "it ends the connection before it says anything"
+    assert caplog.messages == [f"engine 0 cannot be asked whether it lives: {why}; trying again"]
 
 
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
