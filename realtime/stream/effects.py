@@ -44,6 +44,7 @@ class Effects:
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
                 self._steering.stay(pending)
+                self._commands.refused(pending)
                 if isinstance(pending.frame, ResultInject):
                     self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
