@@ -69,7 +69,10 @@ class Effects:
             case api.Truncate(), api.Truncated():
                 # One behind another may leave what was withheld for that, and told to nobody.
                 self._guarding.forget_withheld(index)
-                self._told.cut(stands := min(index, len(self._output)))
+                before = len(self._output)
+                self._told.cut(stands := min(index, before))
+                if stands < before:  # perhaps with all calls that it waited for
+                    self._results.go_on_behind()
                 return self._told.rewound(stands, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 
