@@ -199,7 +199,12 @@ OUR_OWN = {
     "keeper.gateways": ["realtime.hub.demand"],
     "keeper.status": ["keeper", "realtime.hub.placement"],
     "keeper.agent": ["keeper", "realtime.hub.demand", "realtime.hub.placement"],
-    "keeper.kept_process": ["keeper.plan", "engine.model.with_parent", "realtime.bind"],
+    "keeper.kept_process": [
+        "keeper.plan",
+        "engine.model.with_parent",
+        "realtime.bind",
+        "realtime.service_manager",
+    ],
     "keeper.process_actor": ["keeper", "realtime.backoff"],
     "keeper.command": [
         "keeper",

@@ -239,6 +239,39 @@ def test_where_what_keeps_an_engine_dies_its_process_does(
     assert "has died, and its process ends; another is to take its place" in caplog.text
 
 
+HANGS = """
+import os, signal, socket, sys
+from pathlib import Path
+
+assert "WATCHDOG_PID" not in os.environ
+telling = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+telling.connect(os.environ["NOTIFY_SOCKET"])
+for _ in range(3):
+    telling.send(b"WATCHDOG=1")
+Path(sys.argv[1] + ".new").write_text("127.0.0.1:1")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("silence_s", "ended_by"), [(0.1, "SIGKILL"), (3600.0, "SIGTERM")])
+def test_a_gateway_that_hangs_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silence_s: float, ended_by: str
+) -> None:
+    """Nobody else would notice; its actor starts another. One that is told to end first is none."""
+    monkeypatch.setattr(kept_process, "SILENCE_S", silence_s)
+    monkeypatch.setenv("WATCHDOG_PID", "1")  # as where systemd has started Ray
+    monkeypatch.setattr(
+        kept_process, "with_this_process", lambda *command: [sys.executable, "-c", HANGS, command[-1]]
+    )
+    kept = KeptProcess("gateway#0", [], Place("127.0.0.1", "127.0.0.1:1"), "sesame")
+    assert kept.address() == "127.0.0.1:1"
+    if ended_by == "SIGTERM":
+        kept.leave()
+    assert kept.wait() == f"it was ended by {ended_by}"
+    assert ("gateway#0 has said nothing for 0.1 s: it is ended" in caplog.text) == (ended_by == "SIGKILL")
+
+
 def test_last_words_are_heard_behind_what_is_no_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
