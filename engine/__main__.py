@@ -34,7 +34,7 @@ log = logging.getLogger("engine")
 def main(argv: list[str]) -> int:
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
     # The gateway, which gets the same signals, decides when the engine ends.
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     try:
         with heartbeat(pipe.send):

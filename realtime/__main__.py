@@ -33,12 +33,14 @@ from realtime.bind import (
     address_of,
     bind,
     check_tellable,
+    end_on_hangup,
     greet,
     raise_descriptor_limit,
     tell,
     welcome,
 )
 from realtime.config import Options, parse, unknown_variables
+from realtime.endless_files import is_endless
 from realtime.fleet import models_file, places
 from realtime.fleet.demands import Demands
 from realtime.fleet.fleet import Fleet
@@ -84,6 +86,7 @@ SWITCH_S = 0.0005  # after which a thread that renders or tokenizes a text gives
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
+    end_on_hangup()
     for problem in unknown_variables(os.environ):
         log.warning("%s", problem)
     try:
@@ -111,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_for_gateways(options: Options) -> None:
     """What each of several would find wrong, and say, once engines have loaded their models for it."""
+    for file in filter(None, (options.keys_file, options.models)):
+        if is_endless(Path(file)):
+            raise StartupError(f"{file} is no file, and each of {options.gateways} gateways is to read it")
     _keyring(options)
     _new_loop(options)
     for number in range(options.gateways if options.own_port else 0):

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -51,6 +52,18 @@ def raise_descriptor_limit() -> None:
     """A connection is a file descriptor, and the usual 1,024 are soon used up: take all that we may."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def end_on_hangup() -> None:
+    """As on SIGTERM, but for whoever was started to go on (nohup): by itself it ends a process at once. The
+    shell of a terminal that closes tells of it and the system, too, so only the first counts."""
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+        signal.raise_signal(signal.SIGTERM)
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, end)
 
 
 def welcome(listening: socket.socket, model: str, *, keyless: bool) -> str:

@@ -505,9 +505,9 @@ def _said_by_the_file(options: Options) -> str | None:
             "--models goes with engines in processes, and says in the file how many of each there are: leave"
             " --engines and --engine out"
         )
-    if options.models and (options.model_name or options.adapter):
+    if options.models and (options.model != Options.model or options.model_name or options.adapter):
         return (
-            "--models says in the file what each model is called, and which adapters it has: leave"
+            "--models says in the file which models there are, their names and their adapters: leave --model,"
             " --model-name and --adapter out"
         )
     return None

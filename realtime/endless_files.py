@@ -4,9 +4,12 @@ Whoever opened it would wait, and everybody with him.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+
+log = logging.getLogger(__name__)
 
 
 def is_endless(path: Path) -> bool:
@@ -16,3 +19,9 @@ def is_endless(path: Path) -> bool:
     except OSError:
         return False
     return not S_ISREG(mode) and not S_ISDIR(mode)
+
+
+def tell_if_endless(path: Path) -> None:
+    """As what another program says, which is enough for a start."""
+    if is_endless(path):
+        log.warning("%s is no file: it is read to its end now, and never again", path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
-from realtime.bind import StartupError, bind, check_tellable, tell
+from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening
 from realtime.fleet.address import Address
@@ -25,6 +25,7 @@ from realtime.observability import logs
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_listening(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
+    end_on_hangup()
     try:
         token = token_in(options.token_file)
         if options.token_file and not token:

@@ -44,6 +44,9 @@ log = logging.getLogger("midstream")
 LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
+STILL_S = 30.0  # between two words of one that is waited for
+NOT_THERE_YET = (FileNotFoundError, ConnectionRefusedError)  # at its socket
+SAID_EVERY_S = 1.0
 ENGINE_END_S = 5.0
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself
 GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
@@ -63,8 +66,10 @@ class Kept:
         self._backoff = Backoff(first_s=FIRST_WAIT_S, longest_s=LONGEST_WAIT_S)
         self._process: Process | None = None
         self._ends = False
+        self._began_s = self._waited_for_s = 0.0
 
     async def start(self, *, speaks: bool = False) -> Process:
+        self._began_s = self._waited_for_s = asyncio.get_running_loop().time()
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=DEVNULL,
@@ -85,16 +90,23 @@ class Kept:
         # Who is killed, as where memory is short, says nothing.
         return NotStartedError(f"{self.name} has been ended, with status {status}" if status < 0 else "")
 
+    def is_waited_for(self) -> None:
+        """Which is said now and then: nobody can tell one that hangs as it starts from one that is slow."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._waited_for_s >= STILL_S and not self.has_ended:
+            self._waited_for_s = now_s
+            since_s = now_s - self._began_s
+            log.warning("%s does not serve yet, %.0f s after it was started", self.name, since_s)
+
     async def keep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            began_s = loop.time()
             assert self._process is not None
             status = await self._process.wait()
             if self._ends:
                 return
             log.error("%s has ended, with status %d; it is started anew", self.name, status)
-            if loop.time() - began_s > OLD_S:
+            if loop.time() - self._began_s > OLD_S:
                 self._backoff.reset()
             await self._start_anew()
 
@@ -144,6 +156,7 @@ class KeptEngine(Kept):
         super().__init__(name, _midstream("engine", spelled(options)))
         self.address = options.listen
         self.ready = asyncio.Event()
+        self._silent_until_s: dict[str, float] = {}  # by what there is to say: few
 
     async def watch(self, silence_s: float) -> None:
         while True:
@@ -153,12 +166,22 @@ class KeptEngine(Kept):
                 await engine.open(
                     lambda _: None, lambda _: None, answer_s=START_SILENCE_S, start_silence_s=START_SILENCE_S
                 )
-            except (EngineFailed, OSError):
+            except (EngineFailed, OSError) as problem:
+                self._cannot_be_asked(problem)
                 await asyncio.sleep(LOOK_S)
                 continue
             self.ready.set()
             await _first(self._end_if_hung(engine, silence_s), engine.closed.wait())
             await engine.close()
+
+    def _cannot_be_asked(self, problem: EngineFailed | OSError) -> None:
+        """Of each reason a line a second at most; but that it loads its model is none."""
+        now_s, why = asyncio.get_running_loop().time(), str(problem)
+        if isinstance(problem, NOT_THERE_YET):
+            self.is_waited_for()
+        elif now_s >= self._silent_until_s.get(why, now_s):
+            self._silent_until_s[why] = now_s + SAID_EVERY_S
+            log.warning("%s cannot be asked whether it lives: %s; trying again", self.name, why)
 
     async def _end_if_hung(self, engine: WatchedEngine, silence_s: float) -> None:
         while True:
@@ -192,7 +215,9 @@ class KeptGateway(Kept):
             await asyncio.sleep(self._silence_s)
             if self._hear():
                 self._has_spoken = True
-            elif self._has_spoken and not (self._ends or self.has_ended):
+            elif not self._has_spoken:
+                self.is_waited_for()
+            elif not (self._ends or self.has_ended):
                 log.error("%s has said nothing for %g s: it is ended", self.name, self._silence_s)
                 self.kill()
 
@@ -240,10 +265,11 @@ class SeveralGateways:
             if not engine.ready.is_set():
                 raise await engine.failure()
             self._keep(engine)
+        for gateway in self._gateways:
+            self.background.start(f"the watch over {gateway.name}", gateway.watch)
         said = await asyncio.gather(*(_until_it_says_so(gateway) for gateway in self._gateways))
         for gateway in self._gateways:
             self._keep(gateway)
-            self.background.start(f"the watch over {gateway.name}", gateway.watch)
         return said[0]
 
     def _keep(self, kept: Kept) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger("engine")
 
 
 def main(argv: list[str]) -> int:
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # rank 0 decides when to end
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
     first = pipe.receive()

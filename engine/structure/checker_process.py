@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 30  # of addresses: those of deep stacks among them
 
 def main() -> None:
     # The gateway, which gets the same signals, decides when it ends.
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))

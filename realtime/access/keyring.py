@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 
 from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, KeyFileUnreadableError, digest, read
-from realtime.endless_files import is_endless
+from realtime.endless_files import is_endless, tell_if_endless
 from realtime.tenants.allowance import UNSAID, Allowance, Holder
 
 log = logging.getLogger(__name__)
@@ -25,8 +25,7 @@ class Keyring:
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._version = _version(path)
-        if is_endless(path):  # as what another program says, which is enough for a start
-            log.warning("%s is no file: it is read to its end now, and never again", path)
+        tell_if_endless(path)
         self._use(read(path))
         if not self._holders:
             log.warning("the key file %s holds no key: nobody can connect", path)

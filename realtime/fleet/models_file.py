@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realtime.config import ModelOptions, Options, option_of_a_model
+from realtime.endless_files import tell_if_endless
 from realtime.fleet.place import PlaceError
 from realtime.toml_text import NotTomlError, tables_of
 
@@ -50,12 +51,14 @@ def entries(options: Options) -> list[ModelEntry]:
     if not options.models:
         name = options.model_name or Path(options.model).name
         return [ModelEntry(name, options, options.tool_format, replicas=options.engines)]
+    file = Path(options.models)
+    tell_if_endless(file)
     try:
-        tables = tables_of(Path(options.models).read_bytes())
+        tables = tables_of(file.read_bytes())
     except OSError as error:
-        raise PlaceError(f"the file {options.models} cannot be read: {error.strerror}") from None
+        raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
     except NotTomlError as error:
-        raise PlaceError(f"the file {options.models} is no TOML: {error}") from None
+        raise PlaceError(f"the file {file} is no TOML: {error}") from None
     return _Reader(options).entries(tables)
 
 

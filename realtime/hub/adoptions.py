@@ -143,6 +143,7 @@ class Adoptions:
         await asyncio.to_thread(rebuilt.try_rules)
         await _paid_by(listener, rebuilt.replay())
         stream, record = rebuilt.stream, rebuilt.record
+        stream.take_in_vain()  # which was counted where it was asked for
         keep = api.Keep(
             engine_key(key), journal.record, record.grace_s, journal.moves, adoptions=journal.adoptions
         )

@@ -646,6 +646,7 @@ class Hub:
         entry = self._registry.by_number(stream.number)
         if entry is None:
             return
+        entry.count_in_vain()
         self._registry.end(entry, self._clock())
         self._unsubscribe_if_done(stream)
         if self._subscriptions.listener_of(stream) is None:

@@ -218,6 +218,7 @@ class IncomingNews:
             self._observer.guarded(stream, action)
             if action != "tell":
                 _charge_reader(entry, ACT_S)
+        entry.count_in_vain()
         self.time_hold(entry)
         self._tell_left(entry)
         if stream.reading:

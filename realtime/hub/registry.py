@@ -63,6 +63,11 @@ class LiveStream(Struct, eq=False):
         if self.engine is not None and keeping.is_there:
             self.engine.say(api.Note(self.stream.number, heard, said))
 
+    def count_in_vain(self) -> None:
+        """Texts that were made tokens and are not put in."""
+        if tokens := self.stream.take_in_vain():
+            self.quota.count(tokens)
+
     def end_hold(self) -> None:
         if self.hold is not None:
             self.hold.cancel()

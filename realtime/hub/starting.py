@@ -35,6 +35,8 @@ from realtime.tenants.quota import Quotas, StreamQuota
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
+UNREACHABLE = (".", "..")  # over HTTP: clients take these out of a path
+
 
 class StreamStarter:
     def __init__(
@@ -65,6 +67,12 @@ class StreamStarter:
         `awaited` those of them of this tenant that are still tokenized."""
         if sum(given is not None for given in (frame.messages, frame.prompt, frame.fork)) != 1:
             raise Refusal("invalid_frame", "A start has one of `messages`, `prompt` and `fork`.")
+        if frame.request_id in UNREACHABLE:
+            raise Refusal(
+                "invalid_frame",
+                f'`request_id` is "{frame.request_id}", which clients of HTTP take out of a path: it must be'
+                " another.",
+            )
         if frame.past is not None and frame.fork is not None:
             raise Refusal(
                 "invalid_frame", "`past` is of a stream that has a prompt: a fork has what it forks."

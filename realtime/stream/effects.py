@@ -44,6 +44,7 @@ class Effects:
             case api.Append() as command, api.Refused():
                 self._guarding.forget_withheld(index)
                 self._steering.stay(pending)
+                self._commands.refused(pending)
                 if isinstance(pending.frame, ResultInject):
                     self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
@@ -68,7 +69,10 @@ class Effects:
             case api.Truncate(), api.Truncated():
                 # One behind another may leave what was withheld for that, and told to nobody.
                 self._guarding.forget_withheld(index)
-                self._told.cut(stands := min(index, len(self._output)))
+                before = len(self._output)
+                self._told.cut(stands := min(index, before))
+                if stands < before:  # perhaps with all calls that it waited for
+                    self._results.go_on_behind()
                 return self._told.rewound(stands, ref)
         raise AssertionError(f"no reply to {pending.command}: {change}")
 

@@ -58,6 +58,7 @@ class LaterCommands:
                     return
                 event: Reply = self._approve(asked)
             except Refusal as refusal:
+                self._commands.refused(asked)
                 event = refusal.event(self._outbox.request_id, asked.ref)
             answer(self._outbox, asked, event)
             self._commands.drop_first()

@@ -79,6 +79,7 @@ class PendingCommands:
     def __init__(self) -> None:
         self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
+        self.in_vain = 0  # tokens that were made of texts which are not put in
         self.waiting: list[PendingCommand] = []
 
     def __iter__(self) -> Iterator[PendingCommand]:
@@ -122,6 +123,10 @@ class PendingCommands:
         self.waiting[0].command, self.waiting[0].hangs_on = command, None
         self.bytes += _bytes(self.waiting[0])
         self._send_made(self.waiting)
+
+    def refused(self, pending: PendingCommand) -> None:
+        """It comes to nothing: what its text was made counts all the same."""
+        self.in_vain += _tokens_of_text(pending)
 
     def drop_hanging_on(self, refused: PendingCommand) -> PendingCommand | None:
         """Returns what hung on it, if anything did."""
@@ -195,6 +200,17 @@ class PendingCommands:
         self.waiting.clear()
         self.bytes = 0
         return left
+
+
+def _tokens_of_text(pending: PendingCommand) -> int:
+    match pending:
+        case PendingCommand(frame=protocol.Inject(text=str(), tokens=list(tokens))):
+            return len(tokens)
+        case PendingCommand(frame=protocol.Inject(messages=list(), tokens=list(tokens))):
+            return len(tokens)
+        case PendingCommand(frame=protocol.Amend(), command=api.Append(tokens=tokens)):
+            return len(tokens)
+    return 0
 
 
 def _bytes(pending: PendingCommand) -> int:

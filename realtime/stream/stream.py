@@ -408,6 +408,11 @@ class Stream:
         self._later.make()
         self._update_memory()
 
+    def take_in_vain(self) -> int:
+        """Tokens that were made of texts since this was asked last, and are not put in."""
+        tokens, self._commands.in_vain = self._commands.in_vain, 0
+        return tokens
+
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What a call's result puts into the stream."""
         self._check_steerable()
@@ -897,6 +902,7 @@ class Stream:
         """Frames that came too late for the engine: each has one reply, if it asked for two things too."""
         for pending in self._commands.clear():
             if pending.wants_reply:
+                self._commands.refused(pending)
                 refusal = Refusal(
                     "request_finished", f"Request {self.request_id} ended before this could take effect."
                 )

@@ -50,11 +50,12 @@ class Served:
         self.errors = TemporaryFile("w+")  # noqa: SIM115 - closed in `end`
         output, its_output = Pipe(duplex=False)
         self.output = os.fdopen(os.dup(output.fileno()))
+        which = () if "--models" in options else ("--model", model)
         loaded = loaded and model == "toy" and not OTHER_ENGINES & set(options)
         with output, its_output, Connection(os.dup(self.errors.fileno())) as its_errors:
             self.process = LoadedProcess(
                 become_server,
-                ["serve", "--model", model, "--port", "0", *options],
+                ["serve", *which, "--port", "0", *options],
                 environment() | ({"PYTHONPATH": _with_scripts()} if scripted else {}),
                 (its_output, its_errors),
                 loaded,

@@ -180,6 +180,24 @@ async def test_running_streams_finish_when_the_server_goes_away(serve: Serve) ->
     assert "Traceback" not in server.log()
 
 
+@pytest.mark.parametrize("gateways", [1, 2])
+async def test_streams_finish_where_the_terminal_closes(gateways: int, serve: Serve) -> None:
+    """Which all of its processes hear, of the shell and of the system."""
+    server = await asyncio.to_thread(serve, "--gateways", str(gateways), "--toy-step-ms", "10")
+    async with client_of(server.url) as client:
+        stream = await client.start("running", params=LONG | {"max_tokens": 60})
+        await stream.until_index(5)
+        os.killpg(server.process.pid, signal.SIGHUP)
+        assert (await client.next())["type"] == "going_away"
+        os.killpg(server.process.pid, signal.SIGHUP)
+        final = await stream.rest()
+        assert (final["finish_reason"], final["index"]) == ("length", 60)
+        assert await closed_with(client) == 1001
+    assert server.ended() == 0
+    assert "Traceback" not in server.log()
+    assert "engine has died" not in server.log()
+
+
 async def test_past_the_grace_streams_are_cancelled_with_their_final(serve: Serve) -> None:
     server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "0.2")
     async with client_of(server.url) as client:

@@ -161,6 +161,10 @@ def test_what_cannot_start_says_why_in_a_line(tmp_path: Path) -> None:
     assert (
         wrong.stderr == f"midstream: the file {none}/address cannot be written: No such file or directory\n"
     )
+    os.mkfifo(pipe := tmp_path / "pipe")
+    for words in (("--model", "toy", "--keys-file"), ("--models",)):
+        wrong = run("--gateways", "2", *words, str(pipe))
+        assert wrong.stderr == f"midstream: {pipe} is no file, and each of 2 gateways is to read it\n"
     models = tmp_path / "models.toml"
     models.write_text('[models.toy]\nsource = "toy"\nkeep_alive = "5m"\n')
     wrong = run("--gateways", "2", "--models", str(models))

@@ -107,7 +107,12 @@ OUR_OWN = {
         "realtime.pieces",
     ],
     "realtime.fleet.demands": ["realtime.hub", "realtime.pieces"],
-    "realtime.fleet.models_file": ["realtime.config", "realtime.fleet", "realtime.toml_text"],
+    "realtime.fleet.models_file": [
+        "realtime.config",
+        "realtime.endless_files",
+        "realtime.fleet",
+        "realtime.toml_text",
+    ],
     "realtime.several_gateways": ["realtime", "engine.model.with_parent"],
     "realtime.engine_command": ["realtime", "engine.listening", "engine.model.preflight"],
     "realtime.fleet.thread_link": ["engine.api", "engine.thread"],
@@ -194,7 +199,12 @@ OUR_OWN = {
     "keeper.gateways": ["realtime.hub.demand"],
     "keeper.status": ["keeper", "realtime.hub.placement"],
     "keeper.agent": ["keeper", "realtime.hub.demand", "realtime.hub.placement"],
-    "keeper.kept_process": ["keeper.plan", "engine.model.with_parent", "realtime.bind"],
+    "keeper.kept_process": [
+        "keeper.plan",
+        "engine.model.with_parent",
+        "realtime.bind",
+        "realtime.service_manager",
+    ],
     "keeper.process_actor": ["keeper", "realtime.backoff"],
     "keeper.command": [
         "keeper",

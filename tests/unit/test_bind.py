@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from realtime.bind import StartupError, bind, check_tellable, welcome
+from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, welcome
 
 
 async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
@@ -62,3 +63,13 @@ def test_a_greeting_that_nobody_can_take_is_a_line_in_the_log() -> None:
         0,
         "standard output cannot be written: No space left on device\n",
     )
+
+
+def test_whoever_is_to_outlive_the_terminal_is_let() -> None:
+    """As `nohup` has it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        end_on_hangup()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

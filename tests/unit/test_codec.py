@@ -95,6 +95,14 @@ def test_biases_have_keys_of_either_kind_in_messagepack_wherever_they_stand(keys
     assert decoded.params.logit_bias == {5: 1}
 
 
+def test_a_field_that_stands_twice_is_the_last_and_right_each_time() -> None:
+    codec = Codec(None)
+    twice = '{"type":"pause","request_id":"a","kv":%s,"kv":"release"}'
+    assert codec.decode(twice % '"hold"') == protocol.Pause(request_id="a", kv="release")
+    with pytest.raises(Refusal, match="`kv` of the pause frame"):
+        codec.decode(twice % "1")
+
+
 @CODECS
 def test_unknown_fields_are_ignored(codec: Codec) -> None:
     assert codec.decode(packed(codec, {"type": "ping", "new": {"a": [1]}})) == protocol.Ping()

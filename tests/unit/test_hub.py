@@ -34,6 +34,8 @@ def test_started_comes_before_the_engine_has_seen_anything() -> None:
         (start(prompt=[999] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
         (start(prompt=[1] * 4096), "context_too_long", "4096 tokens; the model's context holds 4096"),
         (start(params=Params(logit_bias={999: 1})), "invalid_params", "token 999"),
+        (start("."), "invalid_frame", '`request_id` is ".", which'),
+        (start(".."), "invalid_frame", '`request_id` is "..", which'),
     ],
 )
 def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
@@ -42,11 +44,11 @@ def test_a_start_that_cannot_be_is_refused_and_leaves_nothing(
     server, reader = opened()
     reader.send(frame)
     error = refused(reader)
-    assert (error.code, error.request_id, error.ref) == (code, "a", frame.ref)
+    assert (error.code, error.request_id, error.ref) == (code, frame.request_id, frame.ref)
     assert says in error.message
     assert server.hub.streams == []
     assert not server.down
-    reader.send(protocol.Pause(request_id="a"))
+    reader.send(protocol.Pause(request_id=frame.request_id))
     assert refused(reader).code == "unknown_request"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Literal
 
+import pytest
 from msgspec.structs import replace
 
 from midstream import protocol
@@ -85,6 +86,32 @@ def test_an_inject_that_is_refused_is_charged_for_its_text_alone() -> None:
     assert not tenant.limit_reached()
     for _ in range(2):
         assert tenant.send(inject(at=9)) == "invalid_params"
+    assert tenant.limit_reached()
+
+
+def test_a_text_that_its_engine_refuses_counts() -> None:
+    tenant = Tenant(4000)
+    tenant.listener.send(protocol.Inject(request_id="a", tokens=3950 * [1]))
+    tenant.send(inject())
+    assert isinstance(error := tenant.last(), protocol.Error)
+    assert error.code == "context_too_long"
+    assert tenant.limit_reached()
+
+
+@pytest.mark.parametrize("at", [None, 0])
+def test_a_text_that_a_cancel_overtakes_counts(at: int | None) -> None:
+    """As where there is no engine that would have taken it before."""
+    tenant = Tenant(300)
+    for name in ("b", "c"):
+        assert tenant.send(start(name, credit=protocol.Credit(limit=2), params=STILL)) is None
+    tenant.server.kill_engine()
+    for name in ("b", "c"):
+        tenant.listener.send(replace(inject(at=at), request_id=name))
+        tenant.listener.send(protocol.Cancel(request_id=name))
+        error, final = tenant.listener.heard[-2:]
+        assert isinstance(error, protocol.Error)
+        assert (error.code, type(final)) == ("request_finished", protocol.Final)
+    tenant.server.revive_engine()
     assert tenant.limit_reached()
 
 

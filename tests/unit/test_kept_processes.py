@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import signal
 import sys
 from pathlib import Path
@@ -17,8 +18,9 @@ from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
 from realtime import several_gateways
 from realtime.__main__ import main
-from realtime.config import Options
-from realtime.several_gateways import Kept, NotStartedError, SeveralGateways
+from realtime.config import ListenOptions, ModelOptions, Options
+from realtime.fleet.models_file import ModelEntry
+from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
 
 
 class Context:
@@ -91,16 +93,65 @@ async def test_one_that_is_killed_before_it_is_ready_is_told_of(
     await several.stop()
 
 
+def hanging(says: str = "") -> list[str]:
+    """The command of one that also hears no SIGTERM."""
+    hangs = f"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); {says}signal.pause()"
+    return [sys.executable, "-c", hangs]
+
+
+@pytest.mark.parametrize(("fleet", "which"), [("embedded", 'engine 0 of "toy"'), ("static", "gateway 0")])
+async def test_one_that_hangs_as_it_starts_is_told_of_and_ended_with_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Any, which: str
+) -> None:
+    monkeypatch.setattr(several_gateways, "STILL_S", 0.0)
+    monkeypatch.setattr(several_gateways, "ENGINE_END_S", 0.0)
+    told, said = asyncio.Event(), list[str]()
+
+    def warning(line: str, *values: object) -> None:
+        said.append(line % values)
+        told.set()
+
+    monkeypatch.setattr(several_gateways.log, "warning", warning)
+    options = Options(fleet=fleet, gateways=1, models="models.toml", engine_silence_s=0.2)
+    several = SeveralGateways(options, [ModelEntry("toy", ModelOptions(model="toy"), "auto")], tmp_path, 0)
+    for kept in (*several._engines, *several._gateways):
+        kept._command = hanging()
+    starting = asyncio.create_task(several.start())
+    await asyncio.wait_for(told.wait(), 30)
+    starting.cancel()
+    await asyncio.wait_for(several.stop(), 30)
+    assert re.fullmatch(rf"{which} does not serve yet, \d+ s after it was started", said[0])
+
+
+async def test_why_an_engine_cannot_be_asked_is_told_once_for_many_tries(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(several_gateways, "LOOK_S", 0.0)
+    monkeypatch.setattr(several_gateways, "SAID_EVERY_S", 3600.0)
+    many, tries = asyncio.Event(), list[None]()
+
+    def turn_away(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        tries.append(None)
+        if len(tries) == 10:
+            many.set()
+
+    place = tmp_path / "engine"
+    engine = KeptEngine("engine 0", ListenOptions(listen=f"unix:{place}"))
+    async with await asyncio.start_unix_server(turn_away, place):
+        watching = asyncio.create_task(engine.watch(30.0))
+        await asyncio.wait_for(many.wait(), 30)
+        watching.cancel()
+    why = "it ends the connection before it says anything"
+    assert caplog.messages == [f"engine 0 cannot be asked whether it lives: {why}; trying again"]
+
+
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
     several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
-    hangs = (
-        "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]); "
-        "print('.\\n', flush=True); signal.pause()"
-    )
-    several._gateways[0]._command = [sys.executable, "-c", hangs]
+    several._gateways[0]._command = hanging("print('.\\n', flush=True); ")
     await several.start()
     several.drain()
     await asyncio.wait_for(several.drained(), 30)
@@ -186,6 +237,39 @@ def test_where_what_keeps_an_engine_dies_its_process_does(
     assert ended.wait(30)
     assert statuses == [1]
     assert "has died, and its process ends; another is to take its place" in caplog.text
+
+
+HANGS = """
+import os, signal, socket, sys
+from pathlib import Path
+
+assert "WATCHDOG_PID" not in os.environ
+telling = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+telling.connect(os.environ["NOTIFY_SOCKET"])
+for _ in range(3):
+    telling.send(b"WATCHDOG=1")
+Path(sys.argv[1] + ".new").write_text("127.0.0.1:1")
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("silence_s", "ended_by"), [(0.1, "SIGKILL"), (3600.0, "SIGTERM")])
+def test_a_gateway_that_hangs_is_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, silence_s: float, ended_by: str
+) -> None:
+    """Nobody else would notice; its actor starts another. One that is told to end first is none."""
+    monkeypatch.setattr(kept_process, "SILENCE_S", silence_s)
+    monkeypatch.setenv("WATCHDOG_PID", "1")  # as where systemd has started Ray
+    monkeypatch.setattr(
+        kept_process, "with_this_process", lambda *command: [sys.executable, "-c", HANGS, command[-1]]
+    )
+    kept = KeptProcess("gateway#0", [], Place("127.0.0.1", "127.0.0.1:1"), "sesame")
+    assert kept.address() == "127.0.0.1:1"
+    if ended_by == "SIGTERM":
+        kept.leave()
+    assert kept.wait() == f"it was ended by {ended_by}"
+    assert ("gateway#0 has said nothing for 0.1 s: it is ended" in caplog.text) == (ended_by == "SIGKILL")
 
 
 def test_last_words_are_heard_behind_what_is_no_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_models_are_what_the_file_says_and_else_what_the_server_does(tmp_path: P
         300.0,
         "auto",
     )
+
+
+def test_a_file_that_another_program_says_is_told_of_and_read(caplog: pytest.LogCaptureFixture) -> None:
+    """As `--models <(...)` in a shell; into another pipe nobody may ever write."""
+    with subprocess.Popen(["echo", '[models.large]\nsource = "/srv/qwen3"'], stdout=subprocess.PIPE) as said:
+        assert said.stdout is not None
+        file = f"/dev/fd/{said.stdout.fileno()}"
+        (entry,) = entries(Options(models=file))
+    assert entry.name == "large"
+    assert f"{file} is no file: it is read to its end now, and never again" in caplog.text
 
 
 def test_without_a_file_there_is_the_one_that_the_options_name() -> None:
@@ -172,7 +183,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [["--engines", "2"], ["--engine", "thread"], ["--model-name", "a"], ["--adapter", "/srv/lora"]],
+    [
+        ["--engines", "2"],
+        ["--engine", "thread"],
+        ["--model", "toy"],
+        ["--model-name", "a"],
+        ["--adapter", "/srv/lora"],
+    ],
     ids=str,
 )
 def test_what_the_file_says_no_option_does(more: list[str]) -> None:

@@ -18,6 +18,7 @@ from tests.unit.test_stream_tools import FIND, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
+ADJUST_AT = protocol.Adjust(request_id="a", params=Params(temperature=0.5), at=3)
 HELD = api.Finish("eos", held=True)
 
 
@@ -362,6 +363,38 @@ def test_a_result_is_judged_by_what_stands_when_its_turn_comes() -> None:
     one.steer(protocol.Rewind(request_id="a", to=0))
     with pytest.raises(Refusal, match="waits for no result"):
         one.stream.inject_of(result(find))
+
+
+@pytest.mark.parametrize("frame", [protocol.Rewind(request_id="a", to=3), ADJUST_AT])
+def test_where_the_calls_are_taken_back_for_which_it_waits_it_goes_on(frame: Any) -> None:
+    """Nobody could ever tell it a result."""
+    one, _ = called(FIND)
+    one.steer(frame)
+    one.answer(api.Truncated(3), *([] if isinstance(frame, protocol.Rewind) else [api.Adjusted(3)]))
+    assert one.commands[-1] == api.Resume(7)
+    one.answer(api.Resumed(3))
+    assert kinds(one.take())[-1] == "Resumed"
+    one.write(FIND[3:])
+    end(one)
+    assert one.stream.paused == "tool_call"
+
+
+@pytest.mark.parametrize("asked", ["to its end", "to a call that stands", "paused by its client", "resumed"])
+def test_a_rewind_that_leaves_something_to_wait_for_has_it_wait(asked: str) -> None:
+    one, _ = called(FIND, STOP)
+    to = len((FIND + STOP if asked == "to its end" else FIND).encode())
+    if asked == "paused by its client":
+        one.steer(protocol.Pause(request_id="a"))
+        one.answer(api.Paused(one.index))
+        to = 3
+    if asked == "resumed":
+        to = 3
+    one.steer(protocol.Rewind(request_id="a", to=to))
+    if asked == "resumed":
+        one.steer(protocol.Resume(request_id="a"))
+    before = list(one.commands)
+    one.answer(api.Truncated(to))
+    assert one.commands == before, "nothing but what was asked for"
 
 
 def test_a_result_may_be_given_again_right_behind_the_rewind_that_takes_it_back() -> None:
