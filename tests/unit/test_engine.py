@@ -209,3 +209,12 @@ def test_a_row_that_is_given_up_while_a_step_is_tried_again_has_nobody_elses_tok
     driver.send(api.Submit(1, TEXT[:20], greedy(6), credit=99), api.Submit(2, TEXT[20:40], greedy(6), 99))
     driver.until(driver.has(2, 6))
     assert driver.told[2].tokens == alone.told[2].tokens
+
+
+def test_what_was_computed_is_found_by_whose_cache_it_is_in_whoever_shares_the_engine() -> None:
+    driver = Driver(engine_of(TOY))
+    for stream, (tenant, cache_of) in enumerate([(1, 9), (2, 9), (1, 8), (8, None)], 1):
+        driver.settle(api.Submit(stream, TEXT[:64], greedy(3), 3, tenant=tenant, cache_of=cache_of))
+    found = [driver.told[stream].admitted for stream in range(1, 5)]
+    assert found[0] == found[2] == 0
+    assert found[1] == found[3] and found[1]

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from engine import api
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.hub.detached_streams import DetachedStreams
+from realtime.hub.starting import tenant_number
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
@@ -232,3 +234,17 @@ async def test_a_start_whose_connection_goes_while_it_is_tokenized_leaves_its_pl
     await settled()
     listener.send(start("taken"))
     assert live(server) == ["taken"]
+
+
+# -- who shares engines with whom ------------------------------------------------------------------
+
+
+def test_who_pays_shares_the_engine_with_others_and_finds_what_was_computed_for_the_tenant() -> None:
+    server = served()
+    for number in (3, 4):
+        listener = RecordingListener(server)
+        listener.number = number
+        listener.send(start(str(number)))
+    submits = [one for commands in server.down for one in commands if isinstance(one, api.Submit)]
+    whose = tenant_number("tenant")
+    assert [(one.tenant, one.cache_of) for one in submits] == [(3, whose), (4, whose)]

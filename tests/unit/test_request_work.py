@@ -55,7 +55,11 @@ async def test_a_tenant_pays_for_all_its_keys_and_without_one_an_address_does() 
     assert work.of(Caller("http", address="10.0.0.1", tenant="bob", key="bob")) is not alice
     somebody = work.of(Caller("http", address="2001:db8::1", tenant=LOCAL))
     assert work.of(Caller("http", "/v1/streams", "2001:db8::2", LOCAL)) is somebody, "a /64 is one"
-    assert work.of(Caller("http", address="10.0.0.1", tenant=LOCAL)) is not somebody
+    other = work.of(Caller("http", address="10.0.0.1", tenant=LOCAL))
+    assert other is not somebody
+    assert len({payer.number for payer in (alice, somebody, other)}) == 3
+    elsewhere = RequestWork().of(Caller("http", address="10.0.0.3", tenant="alice", key="pad"))
+    assert elsewhere.number == alice.number, "engines know it by the same at each gateway"
 
 
 async def test_whoever_is_gone_is_worked_for_no_longer() -> None:
