@@ -1,7 +1,10 @@
 """Abuse: one connection says valid frames of every kind, alone and in pairs, as fast as it can, with the
 dearest parameters that may stand, and reads nothing, little or all; so do many connections of one address,
 and so does one address with requests over HTTP. Others' answers, others' tokens and the gateway's memory are
-looked at meanwhile; and random sequences of frames are ranked by what they cost."""
+looked at meanwhile; and random sequences of frames are ranked by what they cost.
+
+With the toy, to which a row more costs next to nothing; and what has an engine compute most, with the default
+model."""
 
 from __future__ import annotations
 
@@ -24,12 +27,22 @@ from bench.reliability.abusive_frames import KINDS, SEED
 from bench.reliability.abusive_requests import REQUESTS
 from bench.reliability.process_memory import own_mib
 from bench.reliability.trial_server import complaints, serving
+from engine.model import default_model
 from tests.server.server_process import Served
 
 ATTACK_S, QUIET_LOOKS = 4.0, 5
 SEQUENCES = 300
 CROWDS = (7, 20, 50)  # connections of one address
 MOST_HEALTH_MS, MOST_GAP, MOST_MIB = 50.0, 1.5, 32.0
+TOY = ("--toy-step-ms", "20")
+COMPUTED_S = 10.0  # seconds of each attack on the default model
+COMPUTED = (
+    "many choices, all, 1",
+    "many long choices, all, 1",
+    "many prompts, all, 1",
+    "fork from a token, all, 1",
+    "inject many tokens, nothing, 7",
+)
 
 
 class Case(NamedTuple):
@@ -196,10 +209,12 @@ def named(attack: str) -> Case:
     return Case(tuple(kind.strip() for kind in kinds.split("+")), reads, int(connections))
 
 
-async def one_server(cases: Sequence[Case], attack_s: float) -> tuple[list[Outcome], list[str]]:
+async def one_server(
+    cases: Sequence[Case], attack_s: float, *options: str
+) -> tuple[list[Outcome], list[str]]:
     """What came of these, one after the other, and what the server complained of."""
     outcomes = list[Outcome]()
-    async with serving("--toy-step-ms", "20") as served:
+    async with serving(*options) as served:
         quiet = await quiet_looks(served, attack_s)
         async with beside("-m", "bench.reliability.busy_neighbour"):
             busy = await quiet_looks(served, attack_s)
@@ -218,12 +233,17 @@ async def measure(scale: float, attack_s: float = ATTACK_S, attacks: Sequence[st
     dearest = {} if attacks else await dearest_frames(int(SEQUENCES * scale))
     outcomes, said = list[Outcome](), list[str]()
     for some in [[named(attack)] for attack in attacks] or [cases(scale)]:
-        more, complained = await one_server(some, attack_s)
+        more, complained = await one_server(some, attack_s, *TOY)
         outcomes += more
         said += complained
+    computed = list[Outcome]()
+    if not attacks:
+        default = "--model", str(default_model.ensure())
+        computed, complained = await one_server([*map(named, COMPUTED)], COMPUTED_S, *default)
+        said += complained
 
-    def worst(what: str) -> str:
-        one = max(outcomes, key=lambda one: getattr(one, what))
+    def worst(what: str, of: Sequence[Outcome] = outcomes) -> str:
+        one = max(of, key=lambda one: getattr(one, what))
         return f"{getattr(one, what):.2f} ({one.case})"
 
     return {
@@ -237,8 +257,9 @@ async def measure(scale: float, attack_s: float = ATTACK_S, attacks: Sequence[st
         "times quiet beside a busy process": worst("gap_beside_busy"),
         "gateway's memory, most that one attack adds, MiB": worst("mib"),
         "the same behind all of them, above quiet": worst("mib_in_all"),
+        **({"gaps with the default model, times quiet": worst("gap", computed)} if computed else {}),
         **dearest,
         "complaints": len(said),
         "goal": f"p99 at most {MOST_HEALTH_MS:g} ms, {MOST_GAP:g} x quiet, {MOST_MIB:g} MiB",
-        "met": not said and all(within(one) for one in outcomes),
+        "met": not said and all(within(one) for one in [*outcomes, *computed]),
     }

@@ -37,6 +37,7 @@ LONG: dict[str, Any] = {"max_tokens": 4_000, "ignore_eos": True}
 REQUESTS: dict[str, AbusiveRequest] = {
     "many prompts": _texts(prompt=["a" * 1_900] * MOST_CHOICES, max_tokens=1),
     "many choices": _texts(prompt="a", n=MOST_CHOICES, max_tokens=1),
+    "many long choices": _texts(prompt="a", n=MOST_CHOICES, **LONG),
     "log probabilities, whole": _chats(
         [{"role": "user", "content": "a"}], logprobs=True, top_logprobs=20, **LONG
     ),
