@@ -88,6 +88,7 @@ class Scheduler:
         self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
         self._lookups = 0  # blocks that were looked for in the cache
+        self._row_limit = batch_rows  # with those of prompts
 
     @property
     def num_ready(self) -> int:
@@ -298,11 +299,16 @@ class Scheduler:
             tokens -= max(1, sequence.num_to_compute)
 
     def _most_prompt_tokens(self, batch: Batch, left: int) -> int:
-        """In a step that has room for so many."""
-        if not batch.rows or not (self._prompts.yield_to_others or self._are_beside_others):
+        """In a step that has room for so many. One of a row of its own costs what a row does."""
+        rows, bounded = len(batch.rows), self._decoding.bounded
+        self._row_limit = self.batch_rows
+        if not rows or not (self._prompts.yield_to_others or self._are_beside_others):
             return left
-        tokens = self._prompt_tokens(len(batch.rows))
-        return min(left, max(1, tokens // 2 if self._decoding.bounded else tokens))
+        if self._most_rows is not None:
+            most = self._most_rows(2, rows, bounded) or 0
+            self._row_limit = min(self.batch_rows, max(rows + 1, most))
+        tokens = self._prompt_tokens(rows)
+        return min(left, max(1, tokens // 2 if bounded else tokens))
 
     @property
     def _are_beside_others(self) -> bool:
@@ -346,7 +352,7 @@ class Scheduler:
         return spent + self._plan_prompt_row(batch, first, tokens - spent)
 
     def _may_pick(self, batch: Batch, beside: int = 0) -> bool:
-        return len(batch.rows) + beside < self.batch_rows and len(self._picked) < self._most_picked
+        return len(batch.rows) + beside < self._row_limit and len(self._picked) < self._most_picked
 
     def _pick_prompt(self, batch: Batch, sequence: Sequence, tokens: int) -> bool:
         """It has its turn, and so many tokens of the step; False where it cannot go on in this step."""

@@ -99,10 +99,11 @@ def test_beside_a_crowd_a_token_takes_half_as_long_again(row_s: float) -> None:
     clocked = Clocked(row_s=row_s)
     (one,) = clocked.driver.decoding(1, tenant=FEW)
     crowd = clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
+    began = [sequence.num_outputs for sequence in crowd]
     gaps = sorted(clocked.until_alone(one))
     assert len(gaps) == STEPS, "it has its row in each step"
     assert gaps[int(0.99 * len(gaps)) - 1] <= max(0.01 * (1 + PART), 0.01 + row_s) + 1e-9
-    outputs = [sequence.num_outputs for sequence in crowd]
+    outputs = [sequence.num_outputs - before for sequence, before in zip(crowd, began, strict=True)]
     assert max(outputs) - min(outputs) <= 2, "of the crowd each has its turn"
     assert sum(outputs) > 0.8 * STEPS, "and somebody in almost each step"
 
@@ -133,6 +134,18 @@ def test_whoever_comes_when_a_crowd_is_there_waits_no_longer() -> None:
     (one,) = clocked.driver.decoding(1, tenant=FEW)
     gaps = sorted(clocked.until_alone(one))
     assert gaps[int(0.99 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
+
+
+def test_a_crowd_of_prompts_of_a_token_each_is_as_a_crowd_that_decodes() -> None:
+    """Such as choices, whose prompt is found in the cache."""
+    clocked = Clocked(row_s=0.002)
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    for _ in range(10):
+        clocked.step()
+    for stream in range(2, 2 + CROWD):
+        clocked.driver.add(stream, 1, tenant=MANY)
+    gaps = sorted(clocked.until_alone(one))
+    assert gaps[-2] <= 0.01 * (1 + PART) + 1e-9, "once a step is tried that is too long"
 
 
 def test_prompts_beside_anothers_rows_leave_them_most_of_their_pace() -> None:
