@@ -23,40 +23,40 @@ KNOWN_STEPS = 2_000  # for which something is known that is not seen again
 
 @dataclass(slots=True)
 class _Seen:
-    tokens: float  # means
+    rows: float  # means
     seconds: float
     at: int  # the last step
 
 
 class RowTimes:
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}  # by how many digits the number of tokens has
+        self._seen: dict[int, _Seen] = {}  # by how many digits the number of rows has
         self._steps = 0
         self._unknown = 0  # times that it was not known how long those take who have the fewest
 
     def __bool__(self) -> bool:
         return bool(self._seen)
 
-    def learn(self, tokens: int, seconds: float) -> None:
+    def learn(self, rows: int, seconds: float) -> None:
         """A step that did nothing else has taken so long."""
         self._steps += 1
-        digits = tokens.bit_length()
+        digits = rows.bit_length()
         seen = self._seen.get(digits)
         if seen is None:
-            self._seen[digits] = _Seen(tokens, seconds, self._steps)
+            self._seen[digits] = _Seen(rows, seconds, self._steps)
             return
-        seen.tokens += NEWEST * (tokens - seen.tokens)
+        seen.rows += NEWEST * (rows - seen.rows)
         seen.seconds += NEWEST * (min(seconds, OUTLIER * seen.seconds) - seen.seconds)
         seen.at = self._steps
 
-    def of(self, tokens: int) -> float:
+    def of(self, rows: int) -> float:
         """As of the nearest that was seen, where nothing was on one side."""
         points = self._points
-        if tokens <= points[0].tokens:
+        if rows <= points[0].rows:
             return points[0].seconds
         for below, above in pairwise(points):
-            if tokens <= above.tokens:
-                part = (tokens - below.tokens) / (above.tokens - below.tokens)
+            if rows <= above.rows:
+                part = (rows - below.rows) / (above.rows - below.rows)
                 return below.seconds + part * (above.seconds - below.seconds)
         return points[-1].seconds
 
@@ -77,13 +77,13 @@ class RowTimes:
         points = self._points
         above = next((at for at, point in enumerate(points) if point.seconds > seconds), None)
         if above is None:
-            return 2 * points[-1].tokens
+            return 2 * points[-1].rows
         if above == 0:
             return 0
         short, long = points[above - 1], points[above]
         part = (seconds - short.seconds) / (long.seconds - short.seconds)
-        return short.tokens + part * (long.tokens - short.tokens)
+        return short.rows + part * (long.rows - short.rows)
 
     @property
     def _points(self) -> list[_Seen]:
-        return sorted(self._seen.values(), key=attrgetter("tokens"))
+        return sorted(self._seen.values(), key=attrgetter("rows"))

@@ -26,15 +26,16 @@ class StepTimes:
 
     def learn(self, rows: list[Row], seconds: float) -> None:
         """A step has taken so long."""
-        tokens = sum(row.count for row in rows if row.count == row.num_sampled)
+        decoding = [row.count for row in rows if row.count == row.num_sampled]
+        tokens = sum(decoding)
         prompt_tokens = sum(row.count for row in rows) - tokens
         if prompt_tokens:
-            beside = self.rows.of(tokens) if tokens and self.rows else 0.0
+            beside = self.rows.of(len(decoding)) if decoding and self.rows else 0.0
             self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
             self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
         elif tokens:
             self.decode.learn(tokens, seconds)
-            self.rows.learn(tokens, seconds)
+            self.rows.learn(len(decoding), seconds)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. Half of a step's, as long as
