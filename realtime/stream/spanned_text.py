@@ -294,15 +294,15 @@ class SpannedText:
         return again
 
     def snapshot(
-        self, tokens: Sequence[int], count: int, *, injected: int | None
+        self, tokens: Sequence[int], count: int, *, injected: int | None, flushed: bool
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
         """What was known with the first `count` tokens and all that was injected until then; `injected`: or
-        with no more than so many tokens of that."""
+        with no more than so many tokens of that; `flushed`: or with the stream's end."""
         self._read_all()
         before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
         if injected is not None:
             before = _first_of(before, injected)
-        lengths = self._read_until(tokens, count, before).lengths
+        lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
                 index=call.index,
