@@ -115,6 +115,7 @@ class Story:
                 answers.hear(event)
             for answer in (isinstance(event, protocol.Snapshot) and event.answered) or ():
                 answers.hear(answer, again=True)
+        account.check_so_far(stream)
         if self._chance.random() < 0.7:
             self.acknowledge(account, stream)
 

@@ -58,6 +58,33 @@ class Account:
             self.calls += [call.call_id for call in event.tool_calls]
         return True
 
+    def check_so_far(self, stream: Stream) -> None:
+        """Where it has heard all that was given out, it knows what somebody would be told who knows nothing."""
+        spans = stream.output.spans
+        if self.core.seq + 1 != stream.outbox.seq or (spans is not None and spans.reading):
+            return
+        snapshot, _ = stream._told.snapshot(stream.outbox.sent, model="", fingerprint=None)
+        snapshot.seq = 0
+        other = Account(self.start)
+        other.hear(snapshot)
+        if self.core.final is not None:
+            other.core.pause_reason = None  # which the final behind a snapshot ends
+        known, anew = self._known, other._known
+        differs = {what: (known[what], anew[what]) for what in known if known[what] != anew[what]}
+        assert not differs, f"stream {self.name}, as it was told, and told anew: {differs}"
+
+    @property
+    def _known(self) -> dict[str, object]:
+        core = self.core
+        return {
+            "text": core.text,
+            "tokens": core.tokens,
+            "reasoning": core.spans.reasoning,
+            "calls": core.spans.calls,
+            "paused": core.pause_reason,
+            "parameters": core.params,
+        }
+
     def check(self, stream: Stream) -> None:
         """It has ended, and all is heard: what was told is what is."""
         core, output = self.core, stream.output
