@@ -329,6 +329,8 @@ class SimulatedServer:
             if other is not None and engine.heard_all:
                 self.adoptions += 1
                 assert seen_of(other) == seen_of(stream)
+                if entry.key not in self.hub._long_texts.keys:  # else what is left is on its way
+                    assert other._tools.left == stream._tools.left
 
     def deliver_down(self, number: int = 0) -> None:
         """The oldest commands under way reach an engine's inbox."""
@@ -384,7 +386,6 @@ def seen_of(stream: Stream) -> dict[str, Any]:
         "results": {call_id: (one.content, one.error) for call_id, one in tools._results.items()},
         "due": due and ([message.tool_call_id for message in due.messages or ()], due.tokens, due.resume),
         "turn has ended": tools.turn_has_ended,
-        "left": tools.left,
         "asked": (pausing.asked, pausing.detached),
         "usage": stream.counts.usage(),
         "tokens": list(stream.output.tokens),
