@@ -164,13 +164,6 @@ class PendingCommands:
             for pending in self.waiting
         )
 
-    def goes_back_before(self, index: int) -> bool:
-        """Whether what was put in there will be void, too."""
-        return any(
-            isinstance(pending.command, api.Truncate) and pending.command.index < index
-            for pending in self.waiting
-        )
-
     @property
     def has_verdict(self) -> bool:
         return any(pending.verdict is not None for pending in self.waiting)

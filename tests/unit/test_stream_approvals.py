@@ -13,7 +13,7 @@ from midstream import protocol
 from midstream.protocol import Amend, Approve, Approved, Injected, Params, Rewound, ToolCallDone
 from realtime.refusal import Refusal
 from tests.fakes.folded_spans import FoldedSpans
-from tests.fakes.lone_stream import LoneStream, kinds
+from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
 from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
@@ -332,3 +332,28 @@ def test_a_result_that_waits_for_the_turns_end_is_forgotten_where_its_call_is_to
     appended(one)
     told = [command.tokens for command in one.commands if isinstance(command, api.Append)]
     assert [5] * 9 not in told
+
+
+@pytest.mark.parametrize("then", [api.Truncated(1), None])
+def test_a_call_that_is_put_in_while_the_stream_goes_back_is_told_as_long_as_it_stands(
+    then: api.Truncated | None,
+) -> None:
+    """It may end before it has gone back: with the call, and whoever listened had to know that."""
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=2000), asked=ASKED, guards=[guard])
+    client = FoldedSpans()
+    one.write("So")
+    client.read(one.take())
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.steer(protocol.Rewind(request_id="a", to=1))
+    one.answer(api.Appended(2, len(STOP)))
+    client.read(one.take())
+    assert [call["arguments"] for call in client.calls] == ["{}"]
+    if then is not None:
+        one.answer(then)
+    one.cancel()
+    one.answer(finish=CANCELLED)
+    client.read(one.take())
+    calls = [(call.call_id, call.index, call.end) for call in one.stream.output.calls]
+    assert [(call["id"], call["index"], call["end"]) for call in client.calls] == calls
+    assert len(calls) == (then is None)
