@@ -27,6 +27,7 @@ class Account:
         self.start = start
         self.name = start.request_id
         self.core = self._before = StreamCore()
+        self._answered = -1
         self.calls: list[str] = []  # that ever were, by id
         self.unknown = False  # it was refused, or the server has forgotten it
 
@@ -40,7 +41,7 @@ class Account:
 
     def forget(self) -> None:
         """As a page that was loaded anew."""
-        self._before, self.core = self.core, StreamCore()
+        self._before, self.core, self._answered = self.core, StreamCore(), -1
 
     def remember(self) -> None:
         """It is told nothing instead of what it has forgotten."""
@@ -52,6 +53,9 @@ class Account:
         encoded = msgspec.msgpack.encode(event)  # nothing of the server's own is kept
         if not self.core.receive(msgspec.msgpack.decode(encoded, type=type(event))):
             return False
+        if event.ref is not None and not isinstance(event, protocol.Final | protocol.Started):
+            assert int(event.ref) > self._answered, f"{event} came behind an answer to {self._answered}"
+            self._answered = int(event.ref)
         if isinstance(event, protocol.ToolCall):
             self.calls.append(event.call_id)
         elif isinstance(event, protocol.Snapshot):
