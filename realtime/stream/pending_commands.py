@@ -177,6 +177,17 @@ class PendingCommands:
             for pending in self.waiting
         )
 
+    def comes_again(self, index: int) -> bool:
+        """Whether what was put in there is put in where we, or a guard, go back to: unless whoever asked for
+        it goes back to before that."""
+        at = index
+        for pending in self.waiting:
+            if isinstance(command := pending.command, api.Truncate) and command.index < at:
+                if pending.verdict is None and not pending.silent:
+                    return False
+                at = command.index
+        return at < index
+
     @property
     def releases(self) -> bool:
         """Whether what was computed is to be given up."""

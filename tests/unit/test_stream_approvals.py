@@ -357,3 +357,23 @@ def test_a_call_that_is_put_in_while_the_stream_goes_back_is_told_as_long_as_it_
     calls = [(call.call_id, call.index, call.end) for call in one.stream.output.calls]
     assert [(call["id"], call["index"], call["end"]) for call in client.calls] == calls
     assert len(calls) == (then is None)
+
+
+@pytest.mark.parametrize(("to", "stands"), [(1, []), (2, [2])])
+def test_what_was_put_in_before_a_rewind_is_void_by_it_though_a_guard_goes_back_meanwhile(
+    to: int, stands: list[int]
+) -> None:
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=2000), asked=ASKED, guards=[guard])
+    one.write("So")
+    one.take()
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"so"), ref="1"))
+    one.write("dragon")
+    one.steer(protocol.Rewind(request_id="a", to=to, ref="2"))
+    told = len(one.commands)
+    one.answer(api.Appended(8, 2), api.Truncated(2), api.Truncated(to))
+    for asked in one.commands[told:]:
+        assert isinstance(asked, api.Append)
+        one.answer(api.Appended(to, 2))
+    assert [index for index, _ in one.stream.output.injections] == stands
+    assert sorted(event.ref for event in one.take() if event.ref is not None) == ["1", "2"]
