@@ -44,7 +44,8 @@ async def measure(scale: float, seeds: Sequence[int] | None = None) -> dict[str,
         "name": "stories",
         **{what: happened[what] for what in ("stories", "streams", "frames", "of them refused", "calls")},
         "compared with what another engine would be given": happened["resubmitted"],
-        "and with what another gateway would build": happened["rebuilt"],
+        "with what another gateway would build": happened["rebuilt"],
+        "with what the SDK begins again": happened["begun again"],
         "wrong": len(wrong),
         "their seeds, and why": dict(list(wrong.items())[:5]),
         "goal": f"none of {STORIES:,} stories is wrong",
@@ -77,6 +78,7 @@ async def told(seeds: Iterable[int], *, aloud: bool = False) -> Found:
                 "calls": sum(len(set(account.calls)) for account in story.accounts.values()),
                 "resubmitted": story.world.compared,
                 "rebuilt": story.world.server.adoptions,
+                "begun again": story.elsewhere.begun,
             }
         )
     return Found(happened, wrong)

@@ -1,9 +1,10 @@
 """A story: what clients say about a few streams, and what befalls these, drawn from a seed, until all have
 come to their ends.
 
-At any time an engine must have of a stream what another would be given of it, and another gateway must build
-the same of what engines keep; nothing may be complained of. In the end what was told must be what is, each
-frame must have its answer, and nothing may be held for what is over.
+At any time an engine must have of a stream what another would be given of it, another gateway must build the
+same of what engines keep, and any server of what the SDK begins it with; what was told must be what would be
+told anew; and nothing may be complained of. In the end what was told must be what is, each frame must have
+its answer, and nothing may be held for what is over.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from unittest import mock
 
 from msgspec.structs import replace
 
+from bench.reliability.story_accounts import Account
 from bench.reliability.story_end import end
 from bench.reliability.story_frames import Frames
-from bench.reliability.story_readers import Account, Listener
+from bench.reliability.story_readers import Listener
+from bench.reliability.story_restarts import Elsewhere
 from bench.reliability.story_world import Complaints, World
 from midstream import protocol
 from midstream.protocol import StreamFrame
@@ -50,6 +53,7 @@ class Story:
         self._chance = chance = random.Random(seed)
         self._frames = Frames(chance)
         self.world = World(chance, self)
+        self.elsewhere = Elsewhere(self.world.server)
         self._readers: dict[str, Listener] = {}  # by stream: who asked for it last
         self._complaints = Complaints()
 
@@ -61,6 +65,8 @@ class Story:
                     await asyncio.sleep(0)
                 if self._chance.random() < 0.1:
                     await self.world.until_texts_are_tokens()
+                if self._chance.random() < 0.3:
+                    await self.elsewhere.check(self.accounts.values(), self.world.find)
                 assert not self._complaints.said, self._complaints.said
             self._tell("the end")
             await end(self)
@@ -102,6 +108,7 @@ class Story:
         if isinstance(frame, protocol.Start | protocol.Attach):
             self._readers[frame.request_id] = listener
         arrives = self.world.answers.ask(frame, listener)
+        self.accounts[frame.request_id].say(arrives)
         self._tell(f"{self.world.listeners.index(listener)} -> {frame}")
         listener.send(arrives)
 
@@ -146,7 +153,8 @@ class Story:
             self._begin(self._frames.starts.fork(str(len(self.accounts)), account))
 
     def _begin(self, start: protocol.Start) -> None:
-        self.accounts[start.request_id] = Account(start)
+        account = self.accounts[start.request_id] = Account(start)
+        account.guarded = start.fork is not None and self.accounts[start.fork.request_id].guarded
         self.send(start, self._chance.choice(self.world.listeners))
 
     def _start_again(self, account: Account) -> None:

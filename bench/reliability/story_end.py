@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from bench.reliability.story_readers import Account, Listener
+from bench.reliability.story_accounts import Account
+from bench.reliability.story_readers import Listener
 from bench.reliability.story_world import World
 from midstream import protocol
 from midstream.protocol import Params, StreamFrame
