@@ -57,6 +57,19 @@ def test_a_call_that_waits_for_a_yes_takes_no_content_before_it() -> None:
     assert one.stream.inject_of(result(find)).messages
 
 
+def test_who_has_yet_to_hear_that_a_call_waits_hears_that_it_does_no_more() -> None:
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=40), asked=ASKED | {"approvals": True})
+    client = FoldedSpans()
+    one.write(FIND + "!")
+    client.read(one.take())
+    assert client.calls[0]["end"] is None
+    approve(one, client.calls[0]["id"])
+    assert kinds(one.take()) == ["Approved"]
+    one.stream.grant(4000, one.now)
+    (done,) = (event for event in one.take() if isinstance(event, ToolCallDone))
+    assert not done.approval
+
+
 def test_a_no_needs_no_yes() -> None:
     one, (find,) = called(FIND, approvals=True)
     assert one.stream.inject_of(result(find, error="the user said no")).messages
