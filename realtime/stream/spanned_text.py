@@ -203,8 +203,9 @@ class SpannedText:
         in slices, or as soon as anything is asked of it. `answers`: the calls whose results it has."""
         self._read_all()
         if answers:
-            self.calls = [
-                _answered(call, self._fed) if call.call_id in answers else call for call in self.calls
+            self.calls = [  # where it is told twice, the first time stands as long as the other does
+                _answered(call, self._fed) if call.answered is None and call.call_id in answers else call
+                for call in self.calls
             ]
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
