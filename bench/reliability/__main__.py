@@ -2,8 +2,8 @@
 
 `python -m bench.reliability [name ...] [--scale 0.01]` runs some of them, or less of each: with `deaths
 --scale 0.1` a hundred engines are killed. `abuse --attack-s 2` has all attacks, each for two seconds,
-and `abuse --attack "fork, all, 50"` one, on a server of its own. Seeds
-stand in the modules: the same command does the same again.
+and `abuse --attack "fork, all, 50"` one, on a server of its own. `stories --seed 40017` tells one of them
+again, line by line. Seeds stand in the modules: the same command does the same again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ EXPERIMENTS = (
     "turns",
     "draws",
     "fuzz",
+    "stories",
     "abuse",
     "deaths",
     "hangs",
@@ -48,6 +49,7 @@ EXPERIMENTS = (
     "drains",
     "soak",
 )
+OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",)}  # what may be asked of each beside
 MOST_S = 7200.0  # for one of them
 RESULTS = Path("bench/results/reliability.json")  # and the table beside it
 SAID = {"name", "goal", "met", "scale", "took_s"}  # what has a column of its own
@@ -59,16 +61,20 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each, from 0 to 1")
     parser.add_argument("--attack-s", type=float, help="seconds of each attack of `abuse`")
     parser.add_argument("--attack", action="append", dest="attacks", help="one of `abuse`, by itself")
+    parser.add_argument("--seed", type=int, action="append", dest="seeds", help="one of `stories`, aloud")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(EXPERIMENTS):
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")
-    asked = {name: value for name in ("attack_s", "attacks") if (value := getattr(arguments, name))}
     found = {
-        name: run(name, arguments.scale, asked if name == "abuse" else {})
+        name: run(name, arguments.scale, asked_of(arguments, OWN.get(name, ())))
         for name in arguments.names or EXPERIMENTS
     }
     print(table(found.values()))
     return 0 if all(figures["met"] for figures in found.values()) else 1
+
+
+def asked_of(arguments: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def run(name: str, scale: float, asked: dict[str, Any]) -> dict[str, Any]:

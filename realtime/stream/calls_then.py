@@ -32,7 +32,10 @@ def calls_then(whole: Sequence[Call], asked: Iterable[PendingCommand], index: in
                 calls = [replace(one, approved=True) if one.call_id == approved else one for one in calls]
         if isinstance(frame, protocol.Inject):
             told = {message.tool_call_id for message in frame.messages or ()}
-            calls = [replace(one, answered=index) if one.call_id in told else one for one in calls]
+            calls = [
+                replace(one, answered=index) if one.answered is None and one.call_id in told else one
+                for one in calls
+            ]
     return calls
 
 

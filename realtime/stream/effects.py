@@ -48,7 +48,7 @@ class Effects:
                 if isinstance(pending.frame, ResultInject):
                     self._tools.drop(pending.frame.result.call_id)
                 return not_put_in(command, change, pending.frame).event(request_id, ref)
-            case api.Append(), api.Appended() if pending.frame and self._commands.takes_back(index):
+            case api.Append(), api.Appended() if pending.frame and self._commands.comes_again(index):
                 self._commands.request(pending)  # it was accepted: it comes where that has gone back to
                 return None
             case api.Append() as command, api.Appended(count=count):

@@ -78,7 +78,8 @@ class Guarding:
         if verdict.token is None:
             self._told.take_back(index)
             return
-        self._context.acts.add(Act(verdict.guard, index, verdict.token))
+        if index == verdict.index:  # else it has gone back further, and what was found has not come to be
+            self._context.acts.add(Act(verdict.guard, index, verdict.token))
         self._cut(index)
 
     def _cut(self, index: int) -> None:

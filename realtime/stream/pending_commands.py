@@ -169,13 +169,6 @@ class PendingCommands:
             for pending in self.waiting
         )
 
-    def goes_back_before(self, index: int) -> bool:
-        """Whether what was put in there will be void, too."""
-        return any(
-            isinstance(pending.command, api.Truncate) and pending.command.index < index
-            for pending in self.waiting
-        )
-
     @property
     def has_verdict(self) -> bool:
         return any(pending.verdict is not None for pending in self.waiting)
@@ -188,6 +181,17 @@ class PendingCommands:
             and pending.command.index < index
             for pending in self.waiting
         )
+
+    def comes_again(self, index: int) -> bool:
+        """Whether what was put in there is put in where we, or a guard, go back to: unless whoever asked for
+        it goes back to before that."""
+        at = index
+        for pending in self.waiting:
+            if isinstance(command := pending.command, api.Truncate) and command.index < at:
+                if pending.verdict is None and not pending.silent:
+                    return False
+                at = command.index
+        return at < index
 
     @property
     def releases(self) -> bool:

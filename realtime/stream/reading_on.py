@@ -37,5 +37,5 @@ class ReadingOn:
         beside = self._told.take_beside()
         if self._context.guards is not None:
             self._context.guards.read(text, beside)
-        if not (self._guarding.withholds and self._commands.goes_back_before(index)):
+        if not self._commands.takes_back(index):
             self._told.put_without_token(index, text, beside)

@@ -203,8 +203,9 @@ class SpannedText:
         in slices, or as soon as anything is asked of it. `answers`: the calls whose results it has."""
         self._read_all()
         if answers:
-            self.calls = [
-                _answered(call, self._fed) if call.call_id in answers else call for call in self.calls
+            self.calls = [  # where it is told twice, the first time stands as long as the other does
+                _answered(call, self._fed) if call.answered is None and call.call_id in answers else call
+                for call in self.calls
             ]
         injected = Injected(self._fed, array("i", tokens), new_turn)
         self._injected.append(injected)
@@ -294,15 +295,15 @@ class SpannedText:
         return again
 
     def snapshot(
-        self, tokens: Sequence[int], count: int, *, injected: int | None
+        self, tokens: Sequence[int], count: int, *, injected: int | None, flushed: bool
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
         """What was known with the first `count` tokens and all that was injected until then; `injected`: or
-        with no more than so many tokens of that."""
+        with no more than so many tokens of that; `flushed`: or with the stream's end."""
         self._read_all()
         before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
         if injected is not None:
             before = _first_of(before, injected)
-        lengths = self._read_until(tokens, count, before).lengths
+        lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
                 index=call.index,

@@ -55,9 +55,10 @@ class ToldArguments:
         return lengths._replace(arguments=lengths.arguments - self._tokens.held)
 
     def of_snapshot(self, lengths: Lengths, calls: Sequence[SnapshotCall]) -> Lengths:
-        """Of what stood then, what the listener is told: of the last of these calls perhaps less."""
-        if self._spans is None or not lengths.open:
+        """Of what stood then, what the listener is told: of calls that are not whole perhaps less."""
+        if self._spans is None:
             return lengths
-        last = calls[-1]
-        last.arguments = last.arguments[: whole_length(last.arguments)]
-        return lengths._replace(arguments=len(last.arguments))
+        for call in calls:
+            if call.end is None:
+                call.arguments = call.arguments[: whole_length(call.arguments)]
+        return lengths._replace(arguments=len(calls[-1].arguments)) if lengths.open else lengths

@@ -117,7 +117,7 @@ class ToldOutput:
         if spans is None:
             return snapshot, Lengths()
         lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
-            output.tokens, count, injected=outbox.told_injected
+            output.tokens, count, injected=outbox.told_injected, flushed=outbox.final_sent
         )
         self._tools.tell_approvals(snapshot.tool_calls)
         return snapshot, self._arguments.of_snapshot(lengths, snapshot.tool_calls)

@@ -11,8 +11,11 @@ import functools
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from engine import api, toy_model
 from engine.engine import Engine
@@ -20,6 +23,7 @@ from engine.forward.toy_runner import ToyRunner
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
+from engine.structure.worker import Worker
 from midstream.protocol import StreamFrame
 from realtime.hub.hub import Hub
 from realtime.hub.models import Models
@@ -43,6 +47,7 @@ class EngineSize:
     tenant_prefill: int = 1000
     slots: int = 8
     overlap: bool = False
+    patient: bool = False  # grammars are followed at once, in no thread: nothing hangs on how quick that is
 
 
 def toy_engine(size: EngineSize) -> Engine:
@@ -60,9 +65,32 @@ def toy_engine(size: EngineSize) -> Engine:
         batch_rows=size.batch_rows,
         tenant_prefill=size.tenant_prefill,
     )
-    return Engine(
-        runner, sampler, cache, scheduler, slots=size.slots, overlap=size.overlap, vocabulary=toy_vocabulary()
+    engine = Engine(
+        runner,
+        sampler,
+        cache,
+        scheduler,
+        slots=size.slots,
+        overlap=size.overlap,
+        retry=not size.patient,
+        vocabulary=toy_vocabulary(),
     )
+    if size.patient:
+        following = engine._constraining
+        following._quick = following._slow = following._compiling = AtOnce("grammars")
+    return engine
+
+
+class AtOnce(Worker):
+    """What it is given is done when it has been given it."""
+
+    def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
+        done = Future[Any]()
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told, as by a thread
+            done.set_exception(error)
+        return done
 
 
 class Timer:
@@ -175,9 +203,14 @@ class SimulatedEngine:
             self.engine.audit()
 
     @property
+    def heard_all(self) -> bool:
+        """Nothing is under way to it and from it."""
+        return self.alive and not (self.down or self.up or self._undrained)
+
+    @property
     def at_rest(self) -> bool:
         """Nothing is under way, and the engine would wait for a command."""
-        return self.alive and not (self.down or self.up or self._undrained) and self.engine.idle
+        return self.heard_all and self.engine.idle
 
 
 class SimulatedServer:
@@ -198,6 +231,7 @@ class SimulatedServer:
         """`keeps`: as listening engines do, though there is no other gateway to ask for them. `limits` are
         the hub's. Where no engine is named, the first is meant. Engines have these `models`, in turn, which
         differ in nothing but their names; `known` says more of them."""
+        self.size = size
         self._tokenizer = tokenizer or toy_tokenizer()
         self.clock = clock or Clock()
         self.engines = [SimulatedEngine(size) for _ in range(engines)]
@@ -292,9 +326,11 @@ class SimulatedServer:
             if stream.number not in engine.keeping.kept:
                 continue  # its start is under way
             other = engine.keeping.rebuilt(stream.number, stream.model, self.window, stream.owner)
-            if other is not None and engine.at_rest:
+            if other is not None and engine.heard_all:
                 self.adoptions += 1
                 assert seen_of(other) == seen_of(stream)
+                if entry.key not in self.hub._long_texts.keys:  # else what is left is on its way
+                    assert other._tools.left == stream._tools.left
 
     def deliver_down(self, number: int = 0) -> None:
         """The oldest commands under way reach an engine's inbox."""
@@ -324,6 +360,15 @@ class SimulatedServer:
             while engine.up:
                 self.deliver_up(number)
 
+    def check_empty(self) -> None:
+        """All streams have ended, and nothing is left of them."""
+        assert self.hub.streams == []
+        self.clock.advance(0)  # what still comes of streams that have ended is taken in, in turns
+        assert not self.clock.waiting
+        for one in self.engines:
+            assert not one.engine.scheduler.sequences
+            assert one.engine.cache.used == 0
+
     @property
     def at_rest(self) -> bool:
         """Nothing is under way, and the engines that live would wait for a command."""
@@ -333,7 +378,16 @@ class SimulatedServer:
 
 def seen_of(stream: Stream) -> dict[str, Any]:
     """Of a stream, that is the same at whatever gateway."""
+    tools, pausing = stream._tools, stream._pausing
+    due = tools._due
     return {
+        "calls": [(replace(call, arguments=[]), "".join(call.arguments)) for call in stream.output.calls],
+        "reasoning": stream.output.reasoning(),
+        "results": {call_id: (one.content, one.error) for call_id, one in tools._results.items()},
+        "due": due and ([message.tool_call_id for message in due.messages or ()], due.tokens, due.resume),
+        "turn has ended": tools.turn_has_ended,
+        "asked": (pausing.asked, pausing.detached),
+        "usage": stream.counts.usage(),
         "tokens": list(stream.output.tokens),
         "text": stream.output.text(len(stream.output), flushed=stream.concluded),
         "injections": stream.output.injections,

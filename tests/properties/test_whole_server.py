@@ -402,7 +402,7 @@ class Everything(RuleBasedStateMachine):
         self.server.clock.advance(60)  # nobody comes back any more
         while not self.server.at_rest:
             self.server.tick()
-        self.check_empty()
+        self.server.check_empty()
         for reader in self.readers:
             reader.check_answers()
             for account in reader.accounts:
@@ -429,15 +429,6 @@ class Everything(RuleBasedStateMachine):
             self.server.tick()
         live = [account for reader in readers for account in reader.accounts if account.live]
         raise AssertionError(f"streams that lack nothing do not end: {live}")
-
-    def check_empty(self) -> None:
-        server = self.server
-        assert server.hub.streams == []
-        server.clock.advance(0)  # what still comes of streams that have ended is taken in, in turns
-        assert not server.clock.waiting
-        for one in server.engines:
-            assert not one.engine.scheduler.sequences
-            assert one.engine.cache.used == 0
 
 
 TestEverything = Everything.TestCase

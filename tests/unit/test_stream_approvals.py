@@ -13,7 +13,7 @@ from midstream import protocol
 from midstream.protocol import Amend, Approve, Approved, Injected, Params, Rewound, ToolCallDone
 from realtime.refusal import Refusal
 from tests.fakes.folded_spans import FoldedSpans
-from tests.fakes.lone_stream import LoneStream, kinds
+from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
 from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
@@ -55,6 +55,19 @@ def test_a_call_that_waits_for_a_yes_takes_no_content_before_it() -> None:
     assert isinstance(approved, Approved)
     assert (approved.ref, approved.call_id, approved.index) == ("yes", find, 0)
     assert one.stream.inject_of(result(find)).messages
+
+
+def test_who_has_yet_to_hear_that_a_call_waits_hears_that_it_does_no_more() -> None:
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=40), asked=ASKED | {"approvals": True})
+    client = FoldedSpans()
+    one.write(FIND + "!")
+    client.read(one.take())
+    assert client.calls[0]["end"] is None
+    approve(one, client.calls[0]["id"])
+    assert kinds(one.take()) == ["Approved"]
+    one.stream.grant(4000, one.now)
+    (done,) = (event for event in one.take() if isinstance(event, ToolCallDone))
+    assert not done.approval
 
 
 def test_a_no_needs_no_yes() -> None:
@@ -332,3 +345,48 @@ def test_a_result_that_waits_for_the_turns_end_is_forgotten_where_its_call_is_to
     appended(one)
     told = [command.tokens for command in one.commands if isinstance(command, api.Append)]
     assert [5] * 9 not in told
+
+
+@pytest.mark.parametrize("then", [api.Truncated(1), None])
+def test_a_call_that_is_put_in_while_the_stream_goes_back_is_told_as_long_as_it_stands(
+    then: api.Truncated | None,
+) -> None:
+    """It may end before it has gone back: with the call, and whoever listened had to know that."""
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=2000), asked=ASKED, guards=[guard])
+    client = FoldedSpans()
+    one.write("So")
+    client.read(one.take())
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.steer(protocol.Rewind(request_id="a", to=1))
+    one.answer(api.Appended(2, len(STOP)))
+    client.read(one.take())
+    assert [call["arguments"] for call in client.calls] == ["{}"]
+    if then is not None:
+        one.answer(then)
+    one.cancel()
+    one.answer(finish=CANCELLED)
+    client.read(one.take())
+    calls = [(call.call_id, call.index, call.end) for call in one.stream.output.calls]
+    assert [(call["id"], call["index"], call["end"]) for call in client.calls] == calls
+    assert len(calls) == (then is None)
+
+
+@pytest.mark.parametrize(("to", "stands"), [(1, []), (2, [2])])
+def test_what_was_put_in_before_a_rewind_is_void_by_it_though_a_guard_goes_back_meanwhile(
+    to: int, stands: list[int]
+) -> None:
+    guard = protocol.Guard(name="no dragons", do="rewind", regex="dragon")
+    one = LoneStream(model=MODEL, credit=protocol.Credit(limit=2000), asked=ASKED, guards=[guard])
+    one.write("So")
+    one.take()
+    one.steer(protocol.Inject(request_id="a", tokens=list(b"so"), ref="1"))
+    one.write("dragon")
+    one.steer(protocol.Rewind(request_id="a", to=to, ref="2"))
+    told = len(one.commands)
+    one.answer(api.Appended(8, 2), api.Truncated(2), api.Truncated(to))
+    for asked in one.commands[told:]:
+        assert isinstance(asked, api.Append)
+        one.answer(api.Appended(to, 2))
+    assert [index for index, _ in one.stream.output.injections] == stands
+    assert sorted(event.ref for event in one.take() if event.ref is not None) == ["1", "2"]

@@ -186,6 +186,22 @@ def test_one_that_is_cancelled_as_its_engine_comes_to_an_end_that_is_void_ends_a
     assert not any(isinstance(command, api.Submit) for command in lone.commands)
 
 
+def test_where_it_has_gone_back_further_by_then_nothing_is_banned() -> None:
+    """As `max_tokens` has it do: the engine bans nothing there, and neither would another."""
+    lone = begun(SECRET)
+    lone.write("my text is ")
+    lone.steer(protocol.Adjust(request_id="a", params=Params(max_tokens=4)))
+    lone.write("secret")
+    assert act(lone).index == len("my text is ")
+    lone.answer(api.Adjusted(lone.index), finish=RUN_OUT)
+    submit, truncate = lone.commands[-2:]
+    assert isinstance(submit, api.Submit)
+    assert isinstance(truncate, api.Truncate)
+    lone.answer(api.Truncated(3))
+    assert len(lone.stream.output) == 3
+    assert lone.stream.context.acts.bans == []
+
+
 def test_an_engine_that_has_come_to_the_end_while_all_is_taken_back_begins_with_the_prompt() -> None:
     lone = begun(SECRET)
     lone.write("ab")

@@ -482,3 +482,17 @@ def test_a_fork_knows_which_calls_have_their_results_and_so_does_a_rewind() -> N
     with pytest.raises(Refusal, match=refused):
         one.stream.inject_of(result(stop))
     assert not fork.missing, "they have calls of their own"
+
+
+def test_a_result_that_is_told_twice_stands_where_it_was_told_first() -> None:
+    one, (find,) = called(FIND)
+    put_in(one, one.stream.inject_of(result(find)))
+    at = one.index
+    one.write("so")
+    again = [Message(role="tool", tool_call_id=find, content="43")]
+    one.steer(protocol.Inject(request_id="a", messages=again, tokens=[5] * 9))
+    one.steer(protocol.Rewind(request_id="a", to=at))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result(find))
+    one.answer(api.Appended(one.index, 9), api.Truncated(at))
+    assert [call.answered for call in one.stream.output.calls] == [at]

@@ -228,6 +228,19 @@ def test_whoever_comes_back_has_all_of_it(at: int) -> None:
     assert fresh.said == told().said
 
 
+@pytest.mark.parametrize(
+    "text", [b"<think>Hm</thi", b"<think>Hm \xf0\x9f", b"So <too", b"So \xf0\x9f", b"<tool_call>{"]
+)
+def test_whoever_comes_behind_its_end_has_what_was_held_back_until_then(text: bytes) -> None:
+    one, known, fresh = lone(), FoldedSpans(), FoldedSpans()
+    _write(one, *text)
+    one.answer(finish=RUN_OUT)
+    known.read(one.take())
+    one.stream.acknowledge(len(text), known.seq)
+    fresh.read(one.attach(-1))
+    assert fresh.said == known.said
+
+
 @pytest.mark.parametrize("begun", [FIND, FIND.removesuffix("</tool_call>"), FIND[:20], "So"])
 @pytest.mark.parametrize("whole_arguments", [False, True])
 def test_a_snapshot_has_the_calls_that_were_put_in_and_told_where_others_wait(

@@ -182,6 +182,20 @@ def test_an_amended_call_goes_on_where_its_listener_is() -> None:
     assert end(one, client).calls[0]["arguments"] == '{"q": "Paul", "n": 123}'
 
 
+def test_a_call_that_another_turn_cut_off_is_told_anew_as_it_was_told() -> None:
+    one, known, fresh = lone(model("hermes")), FoldedSpans(), FoldedSpans()
+    write(one, list(b'<tool_call>{"name": "find", "arguments": {"q": "Par'))
+    said = [Message(role="user", content="No!")]
+    one.steer(protocol.Inject(request_id="a", messages=said, tokens=list(b"No!")))
+    one.answer(api.Appended(one.index, 3))
+    write(one, list(b'<tool_call>{"name": "stop", "arguments": {}}</tool_call>'))
+    known.read(one.take())
+    one.stream.acknowledge(one.index, known.seq)
+    fresh.read(one.attach(-1))
+    assert [call["arguments"] for call in known.calls] == ['{"q": ', "{}"]
+    assert fresh.said == known.said
+
+
 def test_what_a_guard_finds_it_finds_as_soon_as_ever() -> None:
     guard = protocol.Guard(name="g", do="rewind", regex="Paris")
     one, client = lone(model("hermes"), guards=[guard]), FoldedSpans()

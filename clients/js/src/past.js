@@ -110,7 +110,9 @@ export class Past {
     const frame = this.#sent.get(ref);
     this.#sent.delete(ref);
     if (frame?.type === "tool_result") this.#results.set(frame.call_id, { ref, frame });
-    if (count) this.#steps.push({ step: this.#putIn(event, frame, calls), index, count });
+    // An amendment that puts nothing in may leave a part of what was put in there.
+    const cuts = frame?.type === "amend" && this.#steps.some(({ step, index: at }) => at === index && step?.type !== "adjust");
+    if (count || cuts) this.#steps.push({ step: this.#putIn(event, frame, calls), index, count });
   }
 
   /** @param {Injected} event @param {RequestFrame | undefined} frame @param {Call[]} calls @returns {PastStep | null} */

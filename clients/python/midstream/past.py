@@ -110,6 +110,10 @@ class Past:
         adjusts = (step.params for step, _ in reversed(self._steps) if isinstance(step, PastAdjust))
         return next(adjusts, self._begun)
 
+    @property
+    def _put(self) -> list[PastInject | _Unknown]:
+        return [step for step, _ in self._steps if not isinstance(step, PastAdjust)]
+
     def _adjust(self, index: int, params: Params) -> None:
         if self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
             self._steps.pop()
@@ -121,9 +125,9 @@ class Past:
             self._sent.remove(frame)
         if isinstance(frame, ToolResult):
             self._results[frame.call_id] = frame
-        if not event.count:
-            return
-        self._steps.append((self._put_in(event, frame, calls), event.count))
+        cuts = isinstance(frame, Amend) and any(step.index == event.index for step in self._put)
+        if event.count or cuts:  # perhaps a part of what was put in is left
+            self._steps.append((self._put_in(event, frame, calls), event.count))
 
     def _put_in(
         self, event: protocol.Injected, frame: Frame | None, calls: Sequence[Call]

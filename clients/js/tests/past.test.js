@@ -1,0 +1,25 @@
+/**
+ * The past that a client keeps of its stream: where what stands cannot be said exactly, nothing is said.
+ * @module
+ */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Past } from "../src/past.js";
+import { started } from "./sample-events.js";
+
+test("a call that was put in and cut by an amendment that puts nothing in is not said again", () => {
+  for (const [index, exactly] of /** @type {[number, boolean][]} */ ([[2, false], [3, true]])) {
+    const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length });
+    past.receive(started({ seed: 1 }), []);
+    past.sent("1", { type: "inject", request_id: "a", text: "<tool_call>" });
+    past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 2, count: 6, ref: "1" }), []);
+    assert.equal(past.start(core(3))?.past?.steering?.length, 1);
+    past.sent("2", { type: "amend", request_id: "a", call_id: "c", arguments: "{", partial: true });
+    past.receive(/** @type {any} */ ({ type: "rewound", request_id: "a", seq: 2, index, text_length: 0 }), []);
+    past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 3, index, count: 0, ref: "2" }), []);
+    assert.equal(past.start(core(index)) !== null, exactly);
+  }
+});

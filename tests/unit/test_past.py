@@ -1,0 +1,44 @@
+"""The past that a client keeps of its stream: where what stands cannot be said exactly, nothing is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from midstream import protocol
+from midstream.past import Past
+from midstream.protocol import Amend, Inject, Injected, Params, Rewound, Start, Started
+
+CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris"}}</tool_call>'
+START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
+
+
+def told(past: Past, event: Any) -> None:
+    past.receive(event, [])
+
+
+def with_a_call() -> Past:
+    """That was put in."""
+    past = Past()
+    told(past, Started(request_id="a", seq=0, model="toy", prompt_tokens=1, params=Params(seed=1)))
+    past.sent(Inject(request_id="a", text=CALL, ref="1"))
+    told(past, Injected(request_id="a", seq=1, index=2, count=60, ref="1"))
+    return past
+
+
+def test_what_was_put_in_is_said_again() -> None:
+    start = with_a_call().start(START, [7, 8, 9], 3)
+    assert start is not None
+    assert start.past is not None
+    assert start.past.steering == [protocol.PastInject(index=2, text=CALL)]
+
+
+@pytest.mark.parametrize(("index", "exactly"), [(2, False), (3, True)])
+def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exactly: bool) -> None:
+    """It puts nothing in where the arguments that were asked for are a beginning of those that there were."""
+    past = with_a_call()
+    past.sent(Amend(request_id="a", call_id="c", arguments='{"q": "Pa', partial=True, ref="2"))
+    told(past, Rewound(request_id="a", seq=2, index=index, text_length=0))
+    told(past, Injected(request_id="a", seq=3, index=index, count=0, ref="2"))
+    assert (past.start(START, [7, 8, 9][:index], index) is not None) == exactly
