@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from bench.reliability.story_accounts import Account
+from realtime.stream.owner import Owner
 from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_server import SimulatedServer
@@ -18,6 +19,8 @@ from tests.fakes.unhurried_pool import UnhurriedPool
 
 NO_LIMIT = 1_000_000
 TURNS = 40  # of the event loop, in which its texts have become tokens
+
+NOBODY = Owner(0, 0)
 
 
 class Elsewhere:
@@ -65,7 +68,7 @@ def _seen_of(stream: Stream) -> dict[str, Any]:
     """All that is of its content: what an engine would be given, and what was read of it."""
     output = stream.output
     submit = stream.context.submission(
-        0, credit=0, priority=0, tenant=0, paused=False, hold_at_eos=False, yields=False, keep=None
+        0, credit=0, priority=0, owner=NOBODY, paused=False, hold_at_eos=False, yields=False, keep=None
     )
     return {
         "tokens": submit.tokens,

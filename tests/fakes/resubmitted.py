@@ -23,7 +23,7 @@ def check_engines(server: SimulatedServer) -> int:
             stream.number,
             credit=stream.credit.granted,
             priority=0,
-            tenant=stream.tenant,
+            owner=stream.owner,
             paused=stream._pausing.holds,
             hold_at_eos=stream._tools.holds_at_eos,
             yields=False,
