@@ -72,6 +72,10 @@ class RowTimes:
         self._unknown += 1
         return None if self._unknown % TRIED == 1 else tenants * fewest
 
+    def beside(self, rows: int) -> int:
+        """How many more rows leave so many two thirds of their pace."""
+        return max(0, int(self._most((1 + PART) * self.of(rows))) - rows)
+
     def _most(self, seconds: float) -> float:
         """Rows of a step that takes so long; twice as many as were seen where none took longer."""
         points = self._points

@@ -14,7 +14,7 @@ from engine.schedule.batch import Row
 from engine.step.row_times import PART, RowTimes
 
 KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
-LEAST_SHARE = 32  # but one in so many of a step's tokens: nobody stands still
+LEAST_SHARE = 128  # but one in so many of a step's tokens: nobody stands still
 
 
 class StepTimes:
@@ -38,12 +38,14 @@ class StepTimes:
             self.rows.learn(len(decoding), seconds)
 
     def prompt_tokens(self, rows: int) -> int:
-        """How many leave so many rows that decode two thirds of their pace. Half of a step's, as long as
-        nobody knows."""
-        if not self.rows or not self._prompt_tokens:
+        """How many leave so many rows that decode two thirds of their pace. As many as of rows, as long as
+        nobody knows what they cost; and half of a step's, if nobody knows that."""
+        if not self.rows:
             return self._step_tokens // 2
-        may_take_s = PART * self.rows.of(rows)
         least = max(1, self._step_tokens // LEAST_SHARE)
+        if not self._prompt_tokens:
+            return max(least, min(self._step_tokens // 2, self.rows.beside(rows)))
+        may_take_s = PART * self.rows.of(rows)
         if may_take_s * self._prompt_tokens >= self._step_tokens * self._prompt_s:
             return self._step_tokens
         return max(least, int(may_take_s * self._prompt_tokens / self._prompt_s))

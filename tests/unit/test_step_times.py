@@ -10,7 +10,7 @@ import pytest
 from engine.api import Sampling
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import Sequence
-from engine.step.step_times import StepTimes
+from engine.step.step_times import LEAST_SHARE, StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver
 
 STEP, DECODES = 128, 8
@@ -37,7 +37,7 @@ def test_as_long_as_nothing_is_known_prompts_that_yield_have_half_of_a_step() ->
     times = StepTimes(STEP)
     assert times.prompt_tokens(8) == STEP // 2
     times.learn(decoded(8), 0.02)
-    assert times.prompt_tokens(8) == STEP // 2, "and nothing of prompts"
+    assert times.prompt_tokens(8) == 8, "of prompts nothing is: as many as of rows"
 
 
 def test_they_take_half_as_long_as_the_rows_beside_them() -> None:
@@ -63,14 +63,14 @@ def test_they_always_have_some() -> None:
     for _ in range(20):
         times.learn(decoded(1), 0.001)
         times.learn([prompt(10)], 60.0)
-    assert times.prompt_tokens(1) == STEP // 32
+    assert times.prompt_tokens(1) == STEP // LEAST_SHARE
 
 
 @pytest.mark.parametrize("token_s", [0.0001, 0.0015, 0.01])
 def test_who_decodes_waits_at_most_twice_as_long_beside_those_who_come(token_s: float) -> None:
     times = StepTimes(STEP)
     driver = SchedulerDriver(
-        blocks=2500,
+        blocks=6000,
         step_tokens=STEP,
         batch_rows=64,
         tenant_prefill=10**6,
@@ -89,7 +89,7 @@ def test_who_decodes_waits_at_most_twice_as_long_beside_those_who_come(token_s: 
     gaps = list[float]()
     while not all(one.num_outputs for one in homeless):
         gaps.append(step_s())
-    least = 0.012 + 0.001 * 2 * DECODES + token_s * STEP / 32
+    least = 0.012 + 0.001 * 2 * DECODES + token_s * STEP / LEAST_SHARE
     bound = max(1.6 * quiet_s, least) + 0.001 * 10  # of them some are rows by now
     assert sorted(gaps)[int(0.99 * len(gaps)) - 1] <= bound
     newcomer = driver.add(999, 400)
