@@ -15,6 +15,7 @@ from engine.step.row_times import PART, RowTimes
 
 KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
 LEAST_SHARE = 32  # but one in so many of a step's tokens: nobody stands still
+MIXED = 16  # steps of both, behind which there is one without prompts: how long rows take is seen there
 
 
 class StepTimes:
@@ -23,6 +24,7 @@ class StepTimes:
         self.rows = RowTimes()
         self._step_tokens = step_tokens
         self._prompt_tokens = self._prompt_s = 0.0
+        self._mixed = 0  # steps that had both, since one had rows alone
 
     def learn(self, rows: list[Row], seconds: float) -> None:
         """A step has taken so long."""
@@ -32,13 +34,17 @@ class StepTimes:
             beside = self.rows.of(tokens) if tokens and self.rows else 0.0
             self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
             self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
+            self._mixed += tokens > 0
         elif tokens:
+            self._mixed = 0
             self.decode.learn(tokens, seconds)
             self.rows.learn(tokens, seconds)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. Half of a step's, as long as
-        nobody knows."""
+        nobody knows; and none now and then."""
+        if self._mixed >= MIXED:
+            return 0
         if not self.rows or not self._prompt_tokens:
             return self._step_tokens // 2
         may_take_s = PART * self.rows.of(rows)
