@@ -250,7 +250,7 @@ class Scheduler:
         Of many tenants a step has few rows each in any case."""
         counts = self._decoding.counts
         self._most, self._few_alone, self._row_limit = None, False, self.batch_rows
-        if not self._are_beside_others:
+        if self._most_rows is None or not self._are_beside_others:
             return
         if len(counts) > self.batch_rows // 2:
             self._most = 0
@@ -323,8 +323,6 @@ class Scheduler:
     @property
     def _are_beside_others(self) -> bool:
         """Whether rows, or prompts, of one tenant are beside rows of another."""
-        if self._most_rows is None:
-            return False
         tenants = self._decoding.counts
         return len(tenants) > 1 or any(map(self._prompts.has_others, tenants))
 

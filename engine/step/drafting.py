@@ -41,7 +41,7 @@ class Drafting:
         """Have rows of a batch that was just planned compute what is worth it."""
         for drafter in tuple(self._drafters):
             spare = self._scheduler.num_draftable(batch)
-            wanted = self._wanted(drafter, batch) if spare else []
+            wanted = self._wanted(drafter, batch, spare) if spare else []
             proposed = zip(wanted, self._proposed(drafter, wanted), strict=True)
             found = [(row, drafts) for (row, _), drafts in proposed if drafts]
             tenants = {row.sequence.tenant for row, _ in found}
@@ -53,7 +53,7 @@ class Drafting:
                     spare -= len(row.drafts)
                     left[tenant] -= len(row.drafts)
 
-    def _wanted(self, drafter: Drafter, batch: Batch) -> list[tuple[Row, int]]:
+    def _wanted(self, drafter: Drafter, batch: Batch, spare: int) -> list[tuple[Row, int]]:
         """Rows without drafts, and how many of this drafter's are worth it."""
         tokens = sum(row.count for row in batch.rows)
         sampling = sum(row.samples for row in batch.rows)
@@ -69,7 +69,7 @@ class Drafting:
             if row.samples and not row.drafts and (may := row.sequence.most_drafts):
                 acceptance = self._of(row.sequence, drafter.kind)
                 if most := worth(acceptance.chance):
-                    wanted.append((row, min(most, may)))
+                    wanted.append((row, min(most, may, spare)))
                 else:
                     acceptance.rest()
         return wanted
