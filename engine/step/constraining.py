@@ -12,7 +12,7 @@ where a sequence stands that has less to compute than before, to `moved`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
@@ -29,7 +29,8 @@ from engine.structure.matcher_memory import MatcherMemory
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
-PIECE = 8  # streams whose matchers follow before those of another tenant have their turn
+# Streams whose matchers follow before those of another tenant have their turn, or fewer where they took long.
+PIECE, PIECE_S = 8, 0.002
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
@@ -119,8 +120,8 @@ class Constraining:
             else:
                 quick.setdefault((not _forces(sequence), sequence.tenant), []).append(sequence)
         for _, sequences in sorted(quick.items(), key=itemgetter(0)):
-            for begin in range(0, len(sequences), PIECE):
-                self._give(self._quick, sequences[begin : begin + PIECE])
+            for piece in _pieces(sequences):
+                self._give(self._quick, piece)
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
@@ -141,10 +142,16 @@ class Constraining:
             return
         if self._patient:
             wait(awaited)
-        elif self._others(self._unsettled.keys()):
+        elif self._are_of_several or self._others(self._unsettled.keys()):
             self._patience.wait_beside_others(awaited)
         else:
             self._patience.wait(awaited, sum(awaited.values()))
+
+    @property
+    def _are_of_several(self) -> bool:
+        """Tenants: one's grammars are beside another's."""
+        tenants = {sequence.tenant for sequence in self._unsettled.values()}
+        return len(tenants) > 1
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -270,6 +277,17 @@ class Constraining:
         index = sequence.num_outputs
         banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
         return tokens[: next(banned, len(tokens))]
+
+
+def _pieces(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
+    piece, took_s = list[Sequence](), 0.0
+    for sequence in sequences:
+        took_s += _constraint(sequence).took_s
+        if len(piece) == PIECE or (piece and took_s > PIECE_S):
+            yield piece
+            piece, took_s = [], _constraint(sequence).took_s
+        piece.append(sequence)
+    yield piece
 
 
 def _forces(sequence: Sequence) -> bool:
