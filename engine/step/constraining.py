@@ -31,6 +31,7 @@ from engine.structure.worker import Worker
 
 # Streams whose matchers follow before those of another tenant have their turn, or fewer where they took long.
 PIECE, PIECE_S = 8, 0.002
+FEW_TENANTS = 256  # whose patience is remembered: others wait 10 ms anew for whoever is forgotten
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
@@ -62,14 +63,15 @@ class Constraining:
         self._force = force
         self._moved = moved
         self._others = others
-        self._patience = Patience()
+        self._patience: dict[int, Patience] = {}  # with the grammars of each tenant
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
-        self._awaited: dict[Future[None], int] = {}  # jobs worth waiting for, and of how many streams
+        # Jobs worth waiting for: whose they are, and of how many streams.
+        self._awaited: dict[Future[None], tuple[int, int]] = {}
 
     @property
     def busy(self) -> bool:
@@ -132,8 +134,8 @@ class Constraining:
                 self._wake_behind(job)
         if worker is self._quick or self._patient:
             last = set(self._jobs.values())
-            self._awaited = {one: count for one, count in self._awaited.items() if one in last}
-            self._awaited[job] = len(sequences)
+            self._awaited = {one: whose for one, whose in self._awaited.items() if one in last}
+            self._awaited[job] = sequences[0].tenant, len(sequences)
 
     def _await(self, sequences: Iterable[Sequence]) -> None:
         jobs = {self._jobs[sequence.stream] for sequence in sequences if sequence.stream in self._jobs}
@@ -143,9 +145,23 @@ class Constraining:
         if self._patient:
             wait(awaited)
         elif self._are_of_several or self._others(self._unsettled.keys()):
-            self._patience.wait_beside_others(awaited)
+            self._await_each(awaited)
         else:
-            self._patience.wait(awaited, sum(awaited.values()))
+            ((tenant, _), *_) = awaited.values()
+            self._patience_with(tenant).wait(awaited, sum(count for _, count in awaited.values()))
+
+    def _await_each(self, awaited: dict[Future[None], tuple[int, int]]) -> None:
+        """Whoever has few first: it is not to lose its token by what another's took."""
+        jobs: dict[int, list[Future[None]]] = {}
+        for job, (tenant, _) in awaited.items():
+            jobs.setdefault(tenant, []).append(job)
+        for tenant in sorted(jobs, key=lambda tenant: len(jobs[tenant])):
+            self._patience_with(tenant).wait_beside_others(jobs[tenant])
+
+    def _patience_with(self, tenant: int) -> Patience:
+        if len(self._patience) >= FEW_TENANTS and tenant not in self._patience:
+            self._patience.clear()
+        return self._patience.setdefault(tenant, Patience())
 
     @property
     def _are_of_several(self) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from engine.schedule.batch import Row
-from engine.step.constraining import PIECE, PIECE_S
+from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
@@ -533,6 +533,19 @@ def test_a_tenants_grammars_have_a_part_of_anothers_time_that_has_grammars_too(
     driver.send(*(api.Submit(stream, PROMPT, sampling, 40, tenant=stream % 2) for stream in range(1, 9)))
     driver.until(lambda: all(driver.has(stream, 30)() for stream in range(1, 9)))
     assert set(alone) <= {1}
+
+
+def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = list[tuple[Patience, list[Future[None]]]]()
+    monkeypatch.setattr(Patience, "wait_beside_others", lambda *of: waited.append(of))
+    constraining, jobs = Constraining(), [Future[None]() for _ in range(5)]
+    for _ in range(2):
+        constraining._await_each({job: (int(job is jobs[3]), 1) for job in jobs})
+    (one, few), (other, many), (again, _), (_, _) = waited
+    assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
+    assert one is again is not other
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
