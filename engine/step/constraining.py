@@ -12,6 +12,7 @@ where a sequence stands that has less to compute than before, to `moved`.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
@@ -22,7 +23,7 @@ from operator import itemgetter
 from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
-from engine.step.patience import Patience
+from engine.step.patience import MOST_S, Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.matcher_memory import MatcherMemory
@@ -151,12 +152,14 @@ class Constraining:
             self._patience_with(tenant).wait(awaited, sum(count for _, count in awaited.values()))
 
     def _await_each(self, awaited: dict[Future[None], tuple[int, int]]) -> None:
-        """Whoever has few first: it is not to lose its token by what another's took."""
+        """Whoever has few first: it is not to lose its token by what another's took. Of very many not all."""
+        began_s = time.perf_counter()
         jobs: dict[int, list[Future[None]]] = {}
         for job, (tenant, _) in awaited.items():
             jobs.setdefault(tenant, []).append(job)
         for tenant in sorted(jobs, key=lambda tenant: len(jobs[tenant])):
-            self._patience_with(tenant).wait_beside_others(jobs[tenant])
+            if time.perf_counter() - began_s < MOST_S:
+                self._patience_with(tenant).wait_beside_others(jobs[tenant])
 
     def _patience_with(self, tenant: int) -> Patience:
         if len(self._patience) >= FEW_TENANTS and tenant not in self._patience:

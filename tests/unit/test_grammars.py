@@ -546,6 +546,10 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     (one, few), (other, many), (again, _), (_, _) = waited
     assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
     assert one is again is not other
+    waited.clear()
+    monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
+    constraining._await_each(dict.fromkeys(jobs, (0, 1)))
+    assert not waited, "no longer than so long, however many tenants there are"
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
