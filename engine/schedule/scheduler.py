@@ -52,8 +52,8 @@ class Scheduler:
         most_rows: Callable[[int, int, bool], int | None] | None = None,
     ) -> None:
         """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half
-        of a step's, if nobody knows. `most_rows`: how many rows a step of so many tenants may
-        have, of whom one has the fewest, and maybe prompts; None if it is to have no others."""
+        of a step's, if nobody knows. `most_rows`: how many rows, and drafts, a step of so many tenants may
+        have, of whom one has the fewest, and maybe prompts; None if it is to have nothing else."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
@@ -88,6 +88,8 @@ class Scheduler:
         self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
         self._lookups = 0  # blocks that were looked for in the cache
+        self._most: int | None = None  # rows and drafts beside other tenants'; 0 if no more are to be had
+        self._few_alone = False  # rows of whoever has the fewest, and nothing else
         self._row_limit = batch_rows  # with those of prompts
 
     @property
@@ -146,6 +148,8 @@ class Scheduler:
         all_decode = self._plan_decoding(batch, rows - bool(self._prompts))
         left = self.step_tokens - len(batch.rows)
         most = self._most_prompt_tokens(batch, left)
+        if self._most:  # a prompt's row may take as long as another; a long and a short one have theirs
+            self._row_limit = min(self.batch_rows, max(len(batch.rows) + 2, self._most))
         tokens = left - most + self._plan_prompts(batch, most)
         if not all_decode:
             all_decode = self._plan_decoding(batch, min(self.batch_rows, len(batch.rows) + tokens))
@@ -157,6 +161,12 @@ class Scheduler:
         batch.loads += self._loads
         self._loads = []
         return batch
+
+    def num_draftable(self, batch: Batch) -> int:
+        """Tokens that the batch that was planned last has room for. Of several tenants, drafts make a step no
+        longer than rows may."""
+        room = self.step_tokens - sum(row.count for row in batch.rows)
+        return room if self._most is None else max(0, min(room, self._most - len(batch.rows)))
 
     def draft(self, row: Row, drafts: list[int]) -> None:
         """Have a row of the batch that was planned last compute drafts behind its tokens, as many as there is
@@ -239,13 +249,18 @@ class Scheduler:
         """Where a step with a row for each would be too long for whoever has few, all have as many at most.
         Of many tenants a step has few rows each in any case."""
         counts = self._decoding.counts
-        if self._most_rows is None or not 1 < len(counts) <= self.batch_rows // 2:
+        self._most, self._few_alone, self._row_limit = None, False, self.batch_rows
+        if self._most_rows is None or not self._are_beside_others:
+            return
+        if len(counts) > self.batch_rows // 2:
+            self._most = 0
             return
         least, fewest = min(counts.items(), key=itemgetter(1))
-        most = self._most_rows(len(counts), fewest, bool(self._prompts))
-        if most is not None and counts.total() <= most:
+        most = self._most_rows(max(2, len(counts)), fewest, bool(self._prompts))
+        self._most, self._few_alone = most or 0, most is None
+        if not self._few_alone and counts.total() <= self._most:
             return
-        each = 0 if most is None else _of_each(sorted(counts.values()), most)
+        each = 0 if self._few_alone else _of_each(sorted(counts.values()), self._most)
         for tenant, count in counts.items():
             if count > each and tenant != least:
                 self._decoding.bound(tenant, each)
@@ -299,22 +314,15 @@ class Scheduler:
             tokens -= max(1, sequence.num_to_compute)
 
     def _most_prompt_tokens(self, batch: Batch, left: int) -> int:
-        """In a step that has room for so many. One of a row of its own costs what a row does."""
-        rows, bounded = len(batch.rows), self._decoding.bounded
-        self._row_limit = self.batch_rows
-        if not rows or not (self._prompts.yield_to_others or self._are_beside_others):
+        """In a step that has room for so many."""
+        if not batch.rows or not (self._prompts.yield_to_others or self._most is not None):
             return left
-        if self._most_rows is not None:
-            most = self._most_rows(2, rows, bounded) or 0
-            self._row_limit = min(self.batch_rows, max(rows + 1, most))
-        tokens = self._prompt_tokens(rows)
-        return min(left, max(1, tokens // 2 if bounded else tokens))
+        tokens = 0 if self._few_alone else self._prompt_tokens(len(batch.rows))
+        return min(left, -(-tokens // 2) if self._decoding.bounded else tokens)
 
     @property
     def _are_beside_others(self) -> bool:
-        """Whether prompts of one tenant are beside rows of another."""
-        if self._most_rows is None or not self._prompts:
-            return False
+        """Whether rows, or prompts, of one tenant are beside rows of another."""
         tenants = self._decoding.counts
         return len(tenants) > 1 or any(map(self._prompts.has_others, tenants))
 
@@ -342,14 +350,17 @@ class Scheduler:
         first = self._prompts.first(turn)
         if not self._pick_prompt(batch, first, tokens):
             return 0
-        spent, others = 0, tokens - min(first.num_to_compute, -(-tokens // SHARE))
+        # Of a single token they have every other.
+        own = -(-tokens // SHARE) if tokens > 1 else self.steps % SHARE
+        spent, others = 0, tokens - min(first.num_to_compute, own)
         while spent < others and self._may_pick(batch, beside=1):
             other = self._prompts.shortest(turn, first.num_to_compute, others - spent)
             if other is None:
                 break
             if self._pick_prompt(batch, other, others - spent):
                 spent += self._plan_prompt_row(batch, other, others - spent)
-        return spent + self._plan_prompt_row(batch, first, tokens - spent)
+        left = tokens - spent
+        return spent + (self._plan_prompt_row(batch, first, left) if left else 0)
 
     def _may_pick(self, batch: Batch, beside: int = 0) -> bool:
         return len(batch.rows) + beside < self._row_limit and len(self._picked) < self._most_picked

@@ -12,7 +12,8 @@ where a sequence stands that has less to compute than before, to `moved`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
@@ -22,14 +23,16 @@ from operator import itemgetter
 from engine import api
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
-from engine.step.patience import Patience
+from engine.step.patience import MOST_S, Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import ALLOWED, GrammarError
 from engine.structure.matcher_memory import MatcherMemory
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
 
-PIECE = 8  # streams whose matchers follow before those of another tenant have their turn
+# Streams whose matchers follow before those of another tenant have their turn, or fewer where they took long.
+PIECE, PIECE_S = 8, 0.002
+FEW_TENANTS = 256  # whose patience is remembered: others wait 10 ms anew for whoever is forgotten
 _ANY = bytes([ALLOWED])
 
 Starts = Several[int]  # positions at which a grammar begins
@@ -61,14 +64,15 @@ class Constraining:
         self._force = force
         self._moved = moved
         self._others = others
-        self._patience = Patience()
+        self._patience: dict[int, Patience] = {}  # with the grammars of each tenant
         self._patient = patient
         self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
         self._compiling = Worker("new grammars")
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
-        self._awaited: dict[Future[None], int] = {}  # jobs worth waiting for, and of how many streams
+        # Jobs worth waiting for: whose they are, and of how many streams.
+        self._awaited: dict[Future[None], tuple[int, int]] = {}
 
     @property
     def busy(self) -> bool:
@@ -119,8 +123,8 @@ class Constraining:
             else:
                 quick.setdefault((not _forces(sequence), sequence.tenant), []).append(sequence)
         for _, sequences in sorted(quick.items(), key=itemgetter(0)):
-            for begin in range(0, len(sequences), PIECE):
-                self._give(self._quick, sequences[begin : begin + PIECE])
+            for piece in _pieces(sequences):
+                self._give(self._quick, piece)
 
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
@@ -131,8 +135,8 @@ class Constraining:
                 self._wake_behind(job)
         if worker is self._quick or self._patient:
             last = set(self._jobs.values())
-            self._awaited = {one: count for one, count in self._awaited.items() if one in last}
-            self._awaited[job] = len(sequences)
+            self._awaited = {one: whose for one, whose in self._awaited.items() if one in last}
+            self._awaited[job] = sequences[0].tenant, len(sequences)
 
     def _await(self, sequences: Iterable[Sequence]) -> None:
         jobs = {self._jobs[sequence.stream] for sequence in sequences if sequence.stream in self._jobs}
@@ -141,10 +145,32 @@ class Constraining:
             return
         if self._patient:
             wait(awaited)
-        elif self._others(self._unsettled.keys()):
-            self._patience.wait_beside_others(awaited)
+        elif self._are_of_several or self._others(self._unsettled.keys()):
+            self._await_each(awaited)
         else:
-            self._patience.wait(awaited, sum(awaited.values()))
+            ((tenant, _), *_) = awaited.values()
+            self._patience_with(tenant).wait(awaited, sum(count for _, count in awaited.values()))
+
+    def _await_each(self, awaited: dict[Future[None], tuple[int, int]]) -> None:
+        """Whoever has few first: it is not to lose its token by what another's took. Of very many not all."""
+        began_s = time.perf_counter()
+        jobs: dict[int, list[Future[None]]] = {}
+        for job, (tenant, _) in awaited.items():
+            jobs.setdefault(tenant, []).append(job)
+        for tenant in sorted(jobs, key=lambda tenant: len(jobs[tenant])):
+            if time.perf_counter() - began_s < MOST_S:
+                self._patience_with(tenant).wait_beside_others(jobs[tenant])
+
+    def _patience_with(self, tenant: int) -> Patience:
+        if len(self._patience) >= FEW_TENANTS and tenant not in self._patience:
+            self._patience.clear()
+        return self._patience.setdefault(tenant, Patience())
+
+    @property
+    def _are_of_several(self) -> bool:
+        """Tenants: one's grammars are beside another's."""
+        tenants = {sequence.tenant for sequence in self._unsettled.values()}
+        return len(tenants) > 1
 
     # -- a step --------------------------------------------------------------------------------------
 
@@ -270,6 +296,17 @@ class Constraining:
         index = sequence.num_outputs
         banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
         return tokens[: next(banned, len(tokens))]
+
+
+def _pieces(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
+    piece, took_s = list[Sequence](), 0.0
+    for sequence in sequences:
+        took_s += _constraint(sequence).took_s
+        if len(piece) == PIECE or (piece and took_s > PIECE_S):
+            yield piece
+            piece, took_s = [], _constraint(sequence).took_s
+        piece.append(sequence)
+    yield piece
 
 
 def _forces(sequence: Sequence) -> bool:

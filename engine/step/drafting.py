@@ -1,8 +1,8 @@
 """Drafting: rows that sample a token compute, behind the last that is known, some that may come.
 
-They take what is left of a step: no row, no prompt and no sequence's memory gives way to a draft. What is
-sampled behind each is sampled as without it, so a draft that is right is a token early, and one that is wrong
-was computed in vain, and nobody hears of it.
+They take what is left of a step, and beside other tenants as much of it as rows might: no row, no prompt and
+no sequence's memory gives way to a draft. What is sampled behind each is sampled as without it, so a draft
+that is right is a token early, and one that is wrong was computed in vain, and nobody hears of it.
 
 It knows sequences, rows and what a step costs; where drafts come from is the business of `drafts/`.
 """
@@ -40,14 +40,20 @@ class Drafting:
     def extend(self, batch: Batch) -> None:
         """Have rows of a batch that was just planned compute what is worth it."""
         for drafter in tuple(self._drafters):
-            wanted = self._wanted(drafter, batch)
-            spare = self._scheduler.step_tokens - sum(row.count for row in batch.rows)
-            for (row, _), drafts in zip(wanted, self._proposed(drafter, wanted), strict=True):
-                if drafts and spare:
-                    self._take(drafter.kind, row, drafts[:spare])
+            spare = self._scheduler.num_draftable(batch)
+            wanted = self._wanted(drafter, batch, spare) if spare else []
+            proposed = zip(wanted, self._proposed(drafter, wanted), strict=True)
+            found = [(row, drafts) for (row, _), drafts in proposed if drafts]
+            tenants = {row.sequence.tenant for row, _ in found}
+            left = {tenant: -(-spare // len(tenants)) for tenant in tenants}
+            for row, drafts in found:
+                tenant = row.sequence.tenant
+                if most := min(spare, left[tenant]):
+                    self._take(drafter.kind, row, drafts[:most])
                     spare -= len(row.drafts)
+                    left[tenant] -= len(row.drafts)
 
-    def _wanted(self, drafter: Drafter, batch: Batch) -> list[tuple[Row, int]]:
+    def _wanted(self, drafter: Drafter, batch: Batch, spare: int) -> list[tuple[Row, int]]:
         """Rows without drafts, and how many of this drafter's are worth it."""
         tokens = sum(row.count for row in batch.rows)
         sampling = sum(row.samples for row in batch.rows)
@@ -56,14 +62,14 @@ class Drafting:
         def worth(chance: float) -> int:
             return worthwhile(chance, self._cost, rows=sampling, tokens=tokens, drafting_s=drafting_s)
 
-        if tokens >= self._scheduler.step_tokens or not worth(1.0):
+        if not worth(1.0):
             return []
         wanted: list[tuple[Row, int]] = []
         for row in batch.rows:
             if row.samples and not row.drafts and (may := row.sequence.most_drafts):
                 acceptance = self._of(row.sequence, drafter.kind)
                 if most := worth(acceptance.chance):
-                    wanted.append((row, min(most, may)))
+                    wanted.append((row, min(most, may, spare)))
                 else:
                     acceptance.rest()
         return wanted

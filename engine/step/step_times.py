@@ -15,6 +15,7 @@ from engine.step.row_times import PART, RowTimes
 
 KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
 LEAST_SHARE = 128  # but one in so many of a step's tokens: nobody stands still
+MIXED = 16  # steps of both, behind which there is one without prompts: how long rows take is seen there
 
 
 class StepTimes:
@@ -23,23 +24,27 @@ class StepTimes:
         self.rows = RowTimes()
         self._step_tokens = step_tokens
         self._prompt_tokens = self._prompt_s = 0.0
+        self._mixed = 0  # steps that had both, since one had rows alone
 
     def learn(self, rows: list[Row], seconds: float) -> None:
         """A step has taken so long."""
-        decoding = [row.count for row in rows if row.count == row.num_sampled]
-        tokens = sum(decoding)
+        tokens = sum(row.count for row in rows if row.count == row.num_sampled)
         prompt_tokens = sum(row.count for row in rows) - tokens
         if prompt_tokens:
-            beside = self.rows.of(len(decoding)) if decoding and self.rows else 0.0
+            beside = self.rows.of(tokens) if tokens and self.rows else 0.0
             self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
             self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
+            self._mixed += tokens > 0
         elif tokens:
+            self._mixed = 0
             self.decode.learn(tokens, seconds)
-            self.rows.learn(len(decoding), seconds)
+            self.rows.learn(tokens, seconds)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. As many as of rows, as long as
-        nobody knows what they cost; and half of a step's, if nobody knows that."""
+        nobody knows what they cost; half of a step's, if nobody knows that; and none now and then."""
+        if self._mixed >= MIXED:
+            return 0
         if not self.rows:
             return self._step_tokens // 2
         least = max(1, self._step_tokens // LEAST_SHARE)

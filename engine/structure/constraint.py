@@ -59,6 +59,7 @@ class Constraint:
     ) -> None:
         self.source, self._later = source, later
         self.slow = False
+        self.took_s = 0.0  # of a processor's time, when it was followed last
         self.outlook = Outlook()
         self._vocabulary = vocabulary
         self._share = share
@@ -153,8 +154,9 @@ class Constraint:
                 self._follow(changes, outlook)
             except BaseException as error:  # noqa: BLE001 - it ends its own stream
                 outlook.fail(error)
+            self.took_s = time.thread_time() - began
             long_s = LONG_S * (1 + len(outlook.masks_ahead))
-            self.slow = compiled and (self.slow or time.thread_time() - began > long_s)
+            self.slow = compiled and (self.slow or self.took_s > long_s)
             outlook.known = True
 
         return follow

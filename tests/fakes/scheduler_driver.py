@@ -1,6 +1,7 @@
 """The scheduler driver: a scheduler whose batches are computed by nobody, and audited after each step.
 
-Their tokens simply stand computed afterwards. It knows no model, no engine and no clock but the steps.
+Their tokens simply stand computed afterwards, and all drafts are right. It knows no model, no engine and no
+clock but the steps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
+from engine.step.drafting import Drafting
 
 BLOCK = 4
 
@@ -24,6 +26,7 @@ class SchedulerDriver:
         self.cache = BlockCache(blocks, BLOCK)
         given: dict[str, Any] = {"step_tokens": 16, "batch_rows": 8, "tenant_prefill": 1000, **limits}
         self.scheduler = Scheduler(self.cache, **given)
+        self.drafting = Drafting(self.scheduler)
 
     def add(self, stream: int, tokens: int = 1, *, tenant: int = 0, **numbers: Any) -> Sequence:
         """A sequence whose prompt is like nobody else's."""
@@ -36,11 +39,14 @@ class SchedulerDriver:
 
     def step(self) -> Batch:
         batch = self.scheduler.schedule()
+        self.drafting.extend(batch)
         assert sum(row.count for row in batch.rows) <= self.scheduler.step_tokens
         assert len(batch.rows) <= self.scheduler.batch_rows
         for row in batch.rows:
             assert len(row.sequence.blocks) * BLOCK >= row.start + row.count, "a row has its memory"
         for row in batch.rows:
+            for _ in row.drafts:
+                row.sequence.append_output(row.sequence.stream)
             self.scheduler.commit(row)
             if row.samples:
                 row.sequence.append_output(row.sequence.stream)

@@ -4,6 +4,8 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from engine.schedule.batch import Row
-from engine.step.constraining import PIECE
+from engine.step.constraining import PIECE, PIECE_S, Constraining
+from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
@@ -484,7 +487,10 @@ def test_a_tenant_waits_for_no_more_than_one_of_anothers_new_grammars(
     assert compiled.index(asked[-1].source) <= 2
 
 
-def test_a_matcher_follows_before_most_of_another_tenants_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("took_s", "most"), [(0.0, 2 * PIECE), (PIECE_S, PIECE // 2)])
+def test_a_matcher_follows_before_most_of_another_tenants_crowd(
+    took_s: float, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver, go, followed, original = new(), threading.Event(), list[Constraint](), Constraint._follow
     crowd, alone = range(1, 6 * PIECE), 6 * PIECE
     sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
@@ -497,6 +503,10 @@ def test_a_matcher_follows_before_most_of_another_tenants_crowd(monkeypatch: pyt
         followed.append(constraint)
         original(constraint, *asked)
 
+    for stream in [*crowd, alone]:
+        constraint = driver.engine.scheduler.sequences[stream].constraint
+        assert constraint is not None
+        constraint.took_s = took_s
     monkeypatch.setattr(Constraint, "_follow", follows)
     driver.send(*(api.Grant(stream, 3) for stream in [*crowd, alone]))
     driver.step()
@@ -504,7 +514,42 @@ def test_a_matcher_follows_before_most_of_another_tenants_crowd(monkeypatch: pyt
     driver.until(driver.has(alone, 3))
     constraint = driver.engine.scheduler.sequences[alone].constraint
     assert constraint is not None
-    assert followed.index(constraint) <= 2 * PIECE
+    assert followed.index(constraint) <= most
+
+
+def test_a_tenants_grammars_have_a_part_of_anothers_time_that_has_grammars_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, original = new(), Patience.wait
+    alone = list[int]()
+
+    def waits(patience: Patience, jobs: Iterable[Future[None]], streams: int) -> None:
+        unsettled = driver.engine._constraining._unsettled.values()
+        alone.append(len({sequence.tenant for sequence in unsettled}))
+        original(patience, jobs, streams)
+
+    monkeypatch.setattr(Patience, "wait", waits)
+    sampling = replace(SOME, grammar=told(Grammar(regex="[ab]{40}"), force=False))
+    driver.send(*(api.Submit(stream, PROMPT, sampling, 40, tenant=stream % 2) for stream in range(1, 9)))
+    driver.until(lambda: all(driver.has(stream, 30)() for stream in range(1, 9)))
+    assert set(alone) <= {1}
+
+
+def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited = list[tuple[Patience, list[Future[None]]]]()
+    monkeypatch.setattr(Patience, "wait_beside_others", lambda *of: waited.append(of))
+    constraining, jobs = Constraining(), [Future[None]() for _ in range(5)]
+    for _ in range(2):
+        constraining._await_each({job: (int(job is jobs[3]), 1) for job in jobs})
+    (one, few), (other, many), (again, _), (_, _) = waited
+    assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
+    assert one is again is not other
+    waited.clear()
+    monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
+    constraining._await_each(dict.fromkeys(jobs, (0, 1)))
+    assert not waited, "no longer than so long, however many tenants there are"
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

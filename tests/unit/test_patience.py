@@ -18,11 +18,12 @@ class Waits:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.takes_s = 60.0
+        self.late_s = 0.0
         self.waited: list[float] = []
         self.patience = Patience(self.wait, lambda: self.now_s)
 
     def wait(self, jobs: Iterable[Future[None]], seconds: float) -> None:
-        self.waited.append(min(seconds, self.takes_s))
+        self.waited.append(min(seconds, self.takes_s) + self.late_s)
         self.now_s += self.waited[-1]
 
 
@@ -42,6 +43,15 @@ def test_who_is_quick_is_always_waited_for() -> None:
         waits.patience.wait_beside_others([])
         waits.now_s += STEP_S
     assert waits.waited == [waits.takes_s] * 100
+
+
+def test_whoever_is_woken_too_late_waits_the_less_for_it_next() -> None:
+    waits = Waits()
+    waits.late_s = MOST_S / 2
+    for _ in range(100):
+        waits.patience.wait_beside_others([])
+        waits.now_s += STEP_S
+    assert sum(waits.waited) <= MOST_S + waits.late_s + SHARE * waits.now_s
 
 
 def test_where_nobody_else_is_they_wait_for_each_stream() -> None:

@@ -4,11 +4,14 @@ who have few wait beside a crowd. The clock is the test's own."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 
 import pytest
 
+from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
+from engine.step.drafting import Drafting
 from engine.step.row_times import KNOWN_STEPS, PART, TRIED, RowTimes
 from engine.step.step_times import StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver, turns
@@ -57,12 +60,27 @@ def test_each_of_the_others_adds_half_of_ones_own_time_and_prompts_have_half_of_
     assert times.most_of(tenants, 1, True) == int((alone_ms + most_ms) / 2 - 10.3)
 
 
+class Sure:
+    """Knows what some streams say next."""
+
+    kind: Kind = "lookup"
+
+    def __init__(self, streams: Several[int]) -> None:
+        self._streams = streams
+
+    def propose(self, wanted: Several[tuple[Sequence, int]]) -> list[list[int]]:
+        return [[one.stream] * most if one.stream in self._streams else [] for one, most in wanted]
+
+    def seconds(self, rows: int) -> float:
+        return 0.0
+
+
 class Clocked:
     """A scheduler of steps that take what `row_s` and `token_s`, of a prompt, add to 10 ms."""
 
     def __init__(self, *, row_s: float, token_s: float = 0.0) -> None:
         self.times = StepTimes(STEP)
-        self._row_s, self._token_s = row_s, token_s
+        self.row_s, self._token_s = row_s, token_s
         self.driver = SchedulerDriver(
             blocks=4_000,
             step_tokens=STEP,
@@ -73,14 +91,19 @@ class Clocked:
         )
 
     def _took(self, rows: list[Row]) -> float:
-        prompt = sum(row.count for row in rows if row.count > 1 or not row.samples)
-        return 0.01 + self._row_s * (len(rows) - 1) + self._token_s * prompt
+        prompt = sum(row.count for row in rows if row.count > 1 and not row.drafts)
+        drafts = sum(len(row.drafts) for row in rows)
+        return 0.01 + self.row_s * (len(rows) + drafts - 1) + self._token_s * prompt
 
     def step(self) -> float:
         batch = self.driver.step()
         took = self._took(batch.rows)
         self.times.learn(batch.rows, took)
         return took
+
+    def draft(self, *streams: int) -> None:
+        """These have drafts in every step, and all are right."""
+        self.driver.drafting = Drafting(self.driver.scheduler, [Sure(streams)], self.times.decode)
 
     def until_alone(self, one: Sequence) -> list[float]:
         """How long each of its tokens took."""
@@ -99,11 +122,11 @@ def test_beside_a_crowd_a_token_takes_half_as_long_again(row_s: float) -> None:
     clocked = Clocked(row_s=row_s)
     (one,) = clocked.driver.decoding(1, tenant=FEW)
     crowd = clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
-    began = [sequence.num_outputs for sequence in crowd]
+    before = [sequence.num_outputs for sequence in crowd]
     gaps = sorted(clocked.until_alone(one))
     assert len(gaps) == STEPS, "it has its row in each step"
     assert gaps[int(0.99 * len(gaps)) - 1] <= max(0.01 * (1 + PART), 0.01 + row_s) + 1e-9
-    outputs = [sequence.num_outputs - before for sequence, before in zip(crowd, began, strict=True)]
+    outputs = [sequence.num_outputs - had for sequence, had in zip(crowd, before, strict=True)]
     assert max(outputs) - min(outputs) <= 2, "of the crowd each has its turn"
     assert sum(outputs) > 0.8 * STEPS, "and somebody in almost each step"
 
@@ -121,7 +144,7 @@ def test_tenants_with_as_many_rows_and_one_alone_are_not_bounded() -> None:
     clocked = Clocked(row_s=0.01)
     clocked.driver.decoding(*range(10), tenant=FEW)
     clocked.driver.decoding(*range(10, 20), tenant=MANY)
-    for _ in range(3):
+    for _ in range(TRIED + 3):
         clocked.step()
     assert turns(clocked.driver.steps(5)) == dict.fromkeys(range(20), 5)
 
@@ -134,18 +157,6 @@ def test_whoever_comes_when_a_crowd_is_there_waits_no_longer() -> None:
     (one,) = clocked.driver.decoding(1, tenant=FEW)
     gaps = sorted(clocked.until_alone(one))
     assert gaps[int(0.99 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
-
-
-def test_a_crowd_of_prompts_of_a_token_each_is_as_a_crowd_that_decodes() -> None:
-    """Such as choices, whose prompt is found in the cache."""
-    clocked = Clocked(row_s=0.002)
-    (one,) = clocked.driver.decoding(1, tenant=FEW)
-    for _ in range(10):
-        clocked.step()
-    for stream in range(2, 2 + CROWD):
-        clocked.driver.add(stream, 1, tenant=MANY)
-    gaps = sorted(clocked.until_alone(one))
-    assert gaps[-2] <= 0.01 * (1 + PART) + 1e-9, "once a step is tried that is too long"
 
 
 def test_prompts_beside_anothers_rows_leave_them_most_of_their_pace() -> None:
@@ -161,3 +172,84 @@ def test_prompts_beside_anothers_rows_leave_them_most_of_their_pace() -> None:
     gaps = sorted(clocked.until_alone(one))
     assert gaps[int(0.98 * len(gaps)) - 1] <= 0.011 * (1 + PART) + 0.002
     assert long.num_outputs > 0
+
+
+@pytest.mark.parametrize("crowd", [1, 5, CROWD])
+def test_drafts_of_others_make_a_step_no_longer_than_their_rows_may(crowd: int) -> None:
+    clocked = Clocked(row_s=0.001)
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    for _ in range(10):
+        clocked.step()
+    clocked.driver.decoding(*range(2, 2 + crowd), tenant=MANY)
+    clocked.draft(*range(2, 2 + crowd))
+    gaps = sorted(clocked.until_alone(one))
+    assert len(gaps) == STEPS
+    assert gaps[int(0.98 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
+    assert crowd > 1 or clocked.driver.drafting.drafted["lookup"] > STEPS, "and there are some"
+
+
+def test_how_long_one_row_takes_is_seen_though_it_always_has_drafts() -> None:
+    clocked = Clocked(row_s=0.0001)
+    crowd = clocked.driver.decoding(*range(2, 2 + CROWD), tenant=FEW)
+    clocked.driver.decoding(1, tenant=MANY)
+    clocked.draft(1)
+    for _ in range(20):
+        clocked.step()
+    assert turns(clocked.driver.steps(5)) == turns(clocked.driver.steps(5))
+    assert set(turns(clocked.driver.steps(1))) == {1, *(one.stream for one in crowd)}
+
+
+def test_beside_prompts_in_every_step_it_is_seen_how_long_rows_take() -> None:
+    clocked = Clocked(row_s=0.0, token_s=0.0001)
+    clocked.driver.decoding(1, tenant=FEW)
+    for stream in range(100, 200):
+        clocked.driver.add(stream, 128, tenant=FEW, credit=0)
+    crowd = [clocked.driver.add(stream, tenant=MANY) for stream in range(2, 2 + CROWD)]
+    for _ in range(200):
+        clocked.step()
+    before = [one.num_outputs for one in crowd]
+    for _ in range(20):
+        clocked.step()
+    assert not clocked.driver.scheduler.sequences[199].admitted, "there are prompts yet"
+    assert [one.num_outputs - had for one, had in zip(crowd, before, strict=True)] == [20] * CROWD
+
+
+def test_rows_that_took_long_a_long_time_ago_are_tried_again() -> None:
+    clocked = Clocked(row_s=0.02)
+    for rows in (1, 2, 4, 8):
+        slow = clocked.driver.decoding(*range(100 * rows, 101 * rows), tenant=MANY)
+        for _ in range(10):
+            clocked.step()
+        for one in slow:
+            clocked.driver.scheduler.remove(one)
+    clocked.row_s = 0.0
+    clocked.driver.decoding(1, tenant=FEW)
+    crowd = [clocked.driver.add(stream, tenant=MANY) for stream in range(2, 2 + CROWD)]
+    for _ in range(KNOWN_STEPS + 80):
+        clocked.step()
+    assert turns(clocked.driver.steps(5)) == dict.fromkeys([1, *(one.stream for one in crowd)], 5)
+
+
+def test_how_long_anothers_row_took_alone_is_soon_forgotten() -> None:
+    clocked = Clocked(row_s=0.001)
+    for _ in range(20):
+        clocked.times.rows.learn(1, 0.06)
+    (one,) = clocked.driver.decoding(1, tenant=FEW)
+    clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
+    for _ in range(KNOWN_STEPS + 3 * TRIED):
+        clocked.step()
+    gaps = sorted(clocked.until_alone(one))
+    assert gaps[int(0.98 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
+
+
+def test_prompts_of_a_token_have_a_few_rows_beside_anothers() -> None:
+    clocked = Clocked(row_s=0.01, token_s=0.00001)
+    clocked.driver.decoding(1, tenant=FEW)
+    for _ in range(10):
+        clocked.step()
+    clocked.driver.add(2, 400, tenant=MANY, credit=0)
+    for _ in range(10):
+        clocked.step()
+    short = [clocked.driver.add(stream, tenant=MANY, credit=1) for stream in range(100, 200)]
+    assert max(clocked.step() for _ in range(240)) < 0.031, "two, each as long as its own"
+    assert all(one.num_outputs for one in short), "and a long one does not keep them all from it"

@@ -10,7 +10,7 @@ import pytest
 from engine.api import Sampling
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import Sequence
-from engine.step.step_times import LEAST_SHARE, StepTimes
+from engine.step.step_times import LEAST_SHARE, MIXED, StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver
 
 STEP, DECODES = 128, 8
@@ -47,6 +47,7 @@ def test_they_take_half_as_long_as_the_rows_beside_them() -> None:
     for _ in range(40):
         step = [*decoded(4), prompt(60)]
         times.learn(step, takes(step, token_s=0.0015))
+    times.learn(decoded(4), takes(decoded(4), token_s=0.0015))
     assert times.prompt_tokens(4) == pytest.approx(0.008 / 0.0015, abs=1.5)
     assert times.prompt_tokens(9) == pytest.approx(0.0105 / 0.0015, abs=1.5)
 
@@ -56,6 +57,16 @@ def test_where_a_prompt_costs_nothing_nobody_need_yield() -> None:
     for step in ([*decoded(4)], [*decoded(4), prompt(100)]) * 20:
         times.learn(step, 0.02)
     assert times.prompt_tokens(4) == STEP
+
+
+def test_behind_many_steps_with_both_one_has_no_prompts_so_that_it_is_seen_how_long_rows_take() -> None:
+    times = StepTimes(STEP)
+    for _ in range(MIXED):
+        assert times.prompt_tokens(4) > 0
+        times.learn([*decoded(4), prompt(60)], 0.05)
+    assert times.prompt_tokens(4) == 0
+    times.learn(decoded(4), 0.02)
+    assert times.prompt_tokens(4) > 0
 
 
 def test_they_always_have_some() -> None:
