@@ -29,7 +29,7 @@ from midstream.protocol import (
     ToolChoice,
     Tools,
 )
-from realtime.codec import explain_error
+from realtime.codec import FEW_BIASES, explain_error
 from realtime.http.bodies_and_headers import MOST_FIELDS, fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal, shortened
@@ -231,6 +231,8 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
             turns = _items("messages", asked["messages"], MESSAGE_LIMIT)
             said["messages"] = [_turn(at, turn) for at, turn in enumerate(turns)]
     try:
+        if "logit_bias" in asked:
+            msgspec.json.decode(msgspec.json.encode({"logit_bias": asked["logit_bias"]}), type=FEW_BIASES)
         return msgspec.json.decode(msgspec.json.encode(said), type=kind)
     except msgspec.ValidationError as error:
         place = _PATH.search(str(error).partition(" - at ")[2])
