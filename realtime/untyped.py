@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from msgspec import Raw, msgpack
+from msgspec import MsgspecError, Raw, msgpack
 
 MOST_VALUES = 128 << 10  # as many as the longest tools may have characters: what fits there is not refused
 
@@ -59,7 +59,7 @@ def fields_of(packed: bytes) -> dict[str, Raw] | None:
         return None
     try:
         fields = msgpack.decode(packed, type=dict[str, Raw])
-    except (ValueError, RecursionError):
+    except (MsgspecError, ValueError, RecursionError):
         return None
     return fields if len(fields) == count else None
 

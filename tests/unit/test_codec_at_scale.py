@@ -245,6 +245,15 @@ def test_keys_are_looked_at_of_what_is_said_twice() -> None:
         Codec(MSGPACK_SUBPROTOCOL).decode(packed)
 
 
+@pytest.mark.parametrize("end", [b"", b"\x05"], ids=["cut off", "a key that is no string"])
+def test_what_else_is_wrong_is_told_where_keys_are_looked_at(end: bytes) -> None:
+    frame = {"type": "amend", "request_id": "a", "call_id": "c", "arguments": {"a": "\u07df" * 2000}}
+    packed = bytearray(msgspec.msgpack.encode(frame))
+    packed[0] += 1  # a field more
+    with pytest.raises(Refusal, match="ends before it is whole" if not end else "string|object|key"):
+        Codec(MSGPACK_SUBPROTOCOL).decode(bytes(packed) + end + end)
+
+
 MANY = range(2000)
 BIASES = msgspec.json.encode({"params": {"logit_bias": dict.fromkeys(MANY, 1)}})[1:-1].decode()
 
