@@ -137,10 +137,10 @@ class Codec:
 
     def _check_keys(self, data: bytes | str) -> None:
         """Refuse what would become a dictionary of many numbers, before it does."""
-        if isinstance(data, str):
-            if data.count(":") > MAX_BIASES:
+        if self.text:
+            if data.count(":" if isinstance(data, str) else b":") > MAX_BIASES:  # type: ignore[arg-type]
                 self._few_biases.decode(data)
-        elif may_have_large_map(data):
+        elif isinstance(data, bytes) and may_have_large_map(data):
             for part in _untyped_parts(data):
                 if wrong := wrong_keys(part, MAX_BIASES):
                     raise Refusal("invalid_frame", f"The frame {wrong}.")

@@ -271,13 +271,14 @@ BIASES = msgspec.json.encode({"params": {"logit_bias": dict.fromkeys(MANY, 1)}})
     ],
     ids=["adjusted", "said twice", "started", "past"],
 )
+@pytest.mark.parametrize("encoded", [str, str.encode])
 def test_no_dictionary_is_made_of_many_numbers(
-    path: str, message: str, monkeypatch: pytest.MonkeyPatch
+    path: str, message: str, encoded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codec = Codec(JSON_SUBPROTOCOL)
     monkeypatch.setattr(codec, "_decoder", None)
     with pytest.raises(Refusal) as refused:
-        codec.decode(message)
+        codec.decode(encoded(message))
     assert f"`{path}params.logit_bias`" in refused.value.message
     assert "at most 1024 entries" in refused.value.message
 
