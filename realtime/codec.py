@@ -43,6 +43,7 @@ _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
+LONGEST_PLACE = 200  # characters
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
 
@@ -236,11 +237,17 @@ def _is_of_a_key(error: msgspec.ValidationError) -> bool:
     return "`key` in " in str(error)
 
 
+def said_and_path(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What is wrong, which may quote what was sent, whatever that says; and where, which stands last and is
+    as long as types make it."""
+    message, at, place = str(error).rpartition(" - at ")
+    match = _PATH.match(place) if at and len(place) <= LONGEST_PLACE else None
+    return (message, match.group(1)) if match else (str(error), "")
+
+
 def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
     """A sentence that names the field and all of what it may be, where msgspec names one bound of it."""
-    message, _, place = str(error).partition(" - at ")
-    match = _PATH.match(place)
-    path = match.group(1) if match else ""
+    message, path = said_and_path(error)
     code = "invalid_params" if path.startswith("params") else "invalid_frame"
     if not path or message.startswith(("Object missing required field", "Object contains unknown field")):
         within = f" in `{path}`" if path else ""
@@ -250,7 +257,8 @@ def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refu
         )
     expected = _expected(_type_at(kind, path))
     return Refusal(
-        code, f"`{path}` of the {what} must be {expected}." if expected else f"{message} at `{path}`."
+        code,
+        f"`{path}` of the {what} must be {expected}." if expected else f"{shortened(message)} at `{path}`.",
     )
 
 

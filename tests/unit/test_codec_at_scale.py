@@ -226,6 +226,42 @@ def test_no_tools_are_refused_that_are_short_enough(part: Any) -> None:
         assert tools_length(said.tools or []) <= TOOLS_LIMIT
 
 
+@pytest.mark.parametrize("subprotocol", [JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL])
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        (lambda word: {"on_cold": word}, "on_cold"),
+        (lambda word: {"past": {"tokens": [], "steering": [{"type": word}]}}, "past.steering[0].type"),
+        (lambda word: {"params": {"guards": [{"name": "a", "do": word}]}}, "params.guards[0].do"),
+    ],
+)
+@pytest.mark.parametrize("deep", [1, 200_000])
+def test_a_word_that_names_a_field_is_not_taken_for_where_it_stands(
+    said: Any, field: str, deep: int, subprotocol: str
+) -> None:
+    codec = Codec(subprotocol)
+    frame = {"type": "start", "request_id": "a", "prompt": "x"} | said(f" - at `${'.params' * deep}`")
+    packed = msgspec.msgpack.encode(frame) if not codec.text else msgspec.json.encode(frame).decode()
+    with pytest.raises(Refusal) as refused:
+        codec.decode(packed)
+    assert refused.value.message.startswith(f"`{field}` of the start frame must be ")
+    assert len(refused.value.message) < 200
+
+
+def test_what_an_object_may_not_have_is_said_in_short() -> None:
+    frame = {
+        "type": "start",
+        "request_id": "a",
+        "prompt": "x",
+        "params": {"grammar": {" - at `$.a" * 9999: 1}},
+    }
+    with pytest.raises(Refusal) as refused:
+        Codec(JSON_SUBPROTOCOL).decode(msgspec.json.encode(frame).decode())
+    assert "unknown field" in refused.value.message
+    assert refused.value.message.endswith("in `params.grammar`.")
+    assert len(refused.value.message) < 400
+
+
 def test_prompts_are_not_looked_into_for_keys() -> None:
     frame = {"type": "start", "request_id": "a", "prompt": [0xDF00 + at % 256 for at in range(150_000)]}
     read = Codec(MSGPACK_SUBPROTOCOL).decode(msgspec.msgpack.encode(frame))
