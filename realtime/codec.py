@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Union, get_args
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType, inspect
@@ -28,7 +28,14 @@ from midstream.protocol import (
     PastInject,
 )
 from realtime.refusal import Refusal, shortened
-from realtime.untyped import MOST_VALUES, most_values, too_many
+from realtime.untyped import (
+    MOST_VALUES,
+    fields_of,
+    may_have_large_map,
+    most_values,
+    too_many,
+    wrong_keys,
+)
 
 _FRAME_TYPES = get_args(protocol.ClientFrame)
 _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
@@ -36,6 +43,7 @@ _BY_TAG = {kind.__struct_config__.tag: kind for kind in _FRAME_TYPES}
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
+LONGEST_PLACE = 200  # characters
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
 
@@ -56,6 +64,28 @@ _Long = msgspec.defstruct(
         for name in ("prompt", "messages", "content", "error", "text", "tokens", "past")
     ],
 )
+
+
+def _few_biases(kind: type[msgspec.Struct], **holders: Any) -> type[msgspec.Struct]:
+    """Of such an object only the fields that hold biases."""
+    fields = [(name, holders[name], UNSET) for name in kind.__struct_encode_fields__ if name in holders]
+    config = kind.__struct_config__
+    return msgspec.defstruct(kind.__name__, fields, tag_field=config.tag_field, tag=config.tag)
+
+
+# A frame's biases with texts as keys, and no more of them than there may be: whoever chooses numbers can have
+# each meet all others in a dictionary of them, which takes seconds to make where they are many.
+FEW_BIASES: Any = _few_biases(
+    Params, logit_bias=Annotated[dict[str, Raw], Meta(max_length=MAX_BIASES)] | UnsetType
+)
+_FewStep: Any = Union[*(_few_biases(kind, params=FEW_BIASES) for kind in (PastAdjust, PastInject))]
+_FewPast: Any = _few_biases(
+    Past, steering=Annotated[list[_FewStep], Meta(max_length=MAX_PAST_STEERING)] | UnsetType
+)
+_FewFrame: Any = Union[
+    *(_few_biases(kind, params=FEW_BIASES, past=_FewPast | None | UnsetType) for kind in _FRAME_TYPES)
+]
+_UNTYPED = ("arguments", "tools", "params", "steering")  # of a frame and its past, what objects may be in
 _Names = _unread("Names", protocol.Cancel)  # what a frame says of itself: `type`, `request_id` and `ref`
 
 
@@ -68,12 +98,14 @@ class Codec:
         self._decoder = library.Decoder(ClientFrame)
         self._names = library.Decoder(_Names)
         self._long = library.Decoder(_Long)
+        self._few_biases = library.Decoder(_FewFrame)
         self._string = library.Decoder(str)
         self.encode: Callable[[Event], bytes] = library.Encoder().encode
 
     def decode(self, data: bytes | str) -> ClientFrame:
         self._check_values(data)
         try:
+            self._check_keys(data)
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             mistake = error
@@ -103,6 +135,16 @@ class Codec:
         values -= sum(most_values(bytes(said), text=self.text) for said in fields if said is not UNSET)
         if values > MOST_VALUES:
             raise Refusal("invalid_frame", f"The frame {too_many(values)}.")
+
+    def _check_keys(self, data: bytes | str) -> None:
+        """Refuse what would become a dictionary of many numbers, before it does."""
+        if self.text:
+            if data.count(":" if isinstance(data, str) else b":") > MAX_BIASES:  # type: ignore[arg-type]
+                self._few_biases.decode(data)
+        elif isinstance(data, bytes) and may_have_large_map(data):
+            for part in _untyped_parts(data):
+                if wrong := wrong_keys(part, MAX_BIASES):
+                    raise Refusal("invalid_frame", f"The frame {wrong}.")
 
     def _read(self, data: bytes | str, some: Any) -> Any:
         """Some fields of a frame. No other is looked into or kept, which may take long; None if it is no
@@ -156,6 +198,15 @@ class Codec:
         return explain_error(kind, error, f"{tag} frame")
 
 
+def _untyped_parts(packed: bytes) -> list[bytes]:
+    """What may have any keys, without prompts, texts and messages; or all, where one cannot tell."""
+    fields = fields_of(packed)
+    if fields is None:
+        return [packed]
+    parts = [bytes(fields[name]) for name in _UNTYPED if name in fields]
+    return parts + (_untyped_parts(bytes(fields["past"])) if "past" in fields else [])
+
+
 def _with_integer_keys(data: bytes) -> bytes:
     """The same frame where its keys that are numbers are strings, as in JSON: so many languages pack it. Only
     the biases are looked into, those of a past too, and no more of them than there may be."""
@@ -186,11 +237,17 @@ def _is_of_a_key(error: msgspec.ValidationError) -> bool:
     return "`key` in " in str(error)
 
 
+def said_and_path(error: msgspec.ValidationError) -> tuple[str, str]:
+    """What is wrong, which may quote what was sent, whatever that says; and where, which stands last and is
+    as long as types make it."""
+    message, at, place = str(error).rpartition(" - at ")
+    match = _PATH.match(place) if at and len(place) <= LONGEST_PLACE else None
+    return (message, match.group(1)) if match else (str(error), "")
+
+
 def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refusal:
     """A sentence that names the field and all of what it may be, where msgspec names one bound of it."""
-    message, _, place = str(error).partition(" - at ")
-    match = _PATH.match(place)
-    path = match.group(1) if match else ""
+    message, path = said_and_path(error)
     code = "invalid_params" if path.startswith("params") else "invalid_frame"
     if not path or message.startswith(("Object missing required field", "Object contains unknown field")):
         within = f" in `{path}`" if path else ""
@@ -200,7 +257,8 @@ def explain_error(kind: type, error: msgspec.ValidationError, what: str) -> Refu
         )
     expected = _expected(_type_at(kind, path))
     return Refusal(
-        code, f"`{path}` of the {what} must be {expected}." if expected else f"{message} at `{path}`."
+        code,
+        f"`{path}` of the {what} must be {expected}." if expected else f"{shortened(message)} at `{path}`.",
     )
 
 

@@ -15,9 +15,11 @@ from msgspec import UNSET
 from midstream import protocol
 from midstream.protocol import Params, Past, PastAdjust, StreamFrame
 from realtime.refusal import Refusal
+from realtime.stream.amendment import LONGEST
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import DEPTH, SCHEMA_BYTES, check_shape
 
+BYTES_A_CHARACTER = 4  # at most, in UTF-8
 _SCHEMA = "params.grammar.json_schema"
 
 
@@ -26,7 +28,18 @@ def check(frame: StreamFrame) -> None:
     if isinstance(frame, protocol.Start | protocol.Adjust):
         _check_schemas([frame.params])
     if isinstance(frame, protocol.Amend) and isinstance(frame.arguments, dict):
-        _size(frame.arguments, "arguments")
+        _check_arguments(frame.arguments)
+
+
+def _check_arguments(arguments: dict[str, Any]) -> None:
+    """What is much too long is not written as text, which takes four times as long as to measure it."""
+    size = _size(arguments, "arguments")
+    if size > BYTES_A_CHARACTER * LONGEST:
+        raise Refusal(
+            "invalid_params",
+            f"`arguments` have {size} bytes as JSON; an amend may have {LONGEST} characters: rewind, and "
+            "inject them.",
+        )
 
 
 def check_past(past: Past) -> None:

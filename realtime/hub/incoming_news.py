@@ -114,7 +114,8 @@ class IncomingNews:
             tokens += sum(map(_read, news.changes))
         if news.finish is not None:
             tokens = max(tokens, FINAL_NEWS)
-        return StreamNews(step, news, "" if entry is None else entry.key.tenant, tokens or 1, is_dear)
+        payer = 0 if entry is None else entry.stream.owner.payer
+        return StreamNews(step, news, payer, tokens or 1, is_dear)
 
     def _are_few_tokens(self, steps: list[StepNews]) -> bool:
         """Whether they are nothing else, as most often: these need not stand in line."""

@@ -7,6 +7,7 @@ pays for what is done here as for what is done at once.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import traceback
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
 
 
-def told(error: Exception) -> tuple[str, str]:
+def told(error: BaseException) -> tuple[str, str]:
     """What of an error may be logged: its kind, and where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return type(error).__name__, f"{last.filename}, line {last.lineno}"
@@ -143,20 +144,28 @@ class LongTexts:
             tokens = await self._tokens(key, frame, listener)
         except Refusal as refusal:
             self._receiver.refuse(listener, frame, refusal)
-        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            log.error("a frame could not be tokenized: %s in %s", *told(error))
-            failure = Refusal("engine_error", "The server failed to tokenize this frame's text.")
-            self._receiver.refuse(listener, frame, failure)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - also of a library of another language
+            self._fail(listener, frame, error, "tokenize this frame's text")
         else:
             if not listener.gone:
                 began_s = time.thread_time()
-                self._receiver.receive(key, frame, listener, tokens)
-                acted()
+                try:
+                    self._receiver.receive(key, frame, listener, tokens)
+                    acted()
+                except Exception as error:  # noqa: BLE001 - whoever sent it waits for an answer
+                    self._fail(listener, frame, error, "act on this frame")
                 await listener.pay(time.thread_time() - began_s)
         finally:
             self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
+
+    def _fail(self, listener: Listener, frame: StreamFrame, error: BaseException, to: str) -> None:
+        """What it says may quote the text: only its kind is logged."""
+        log.error("the server failed to %s: %s in %s", to, *told(error))
+        self._receiver.refuse(listener, frame, Refusal("engine_error", f"The server failed to {to}."))
 
     async def _tokens(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> Tokenized | None:
         """Of a frame's text, if it needs any, when it is this client's turn."""

@@ -2,7 +2,7 @@
 nobody else waits behind it.
 
 A stream's news are taken in in their order: while some of them wait, others stand behind those, in the same
-line; of each line's, tenants take turns. Steps are told of in their order, each behind all of its news. It
+line; of each line's, payers take turns. Steps are told of in their order, each behind all of its news. It
 knows neither streams nor engines: whoever makes it says what is dear, and takes the news in.
 """
 
@@ -31,18 +31,18 @@ class StepNews(Struct, eq=False):
 
 
 class StreamNews(Struct, eq=False, gc=False):
-    """What a step did to a tenant's stream, and how long that takes, as `weight` says; `is_dear`: perhaps too
+    """What a step did to a payer's stream, and how long that takes, as `weight` says; `is_dear`: perhaps too
     long for others to wait behind it."""
 
     step: StepNews
     news: api.News
-    tenant: str
+    payer: int
     weight: int
     is_dear: bool
     is_more: bool = False  # of what was taken in before
 
 
-_weight_of, _tenant_of = attrgetter("weight"), attrgetter("tenant")
+_weight_of, _payer_of = attrgetter("weight"), attrgetter("payer")
 
 
 class _Waiting(Struct, eq=False):
@@ -70,7 +70,7 @@ class NewsLines:
             most=most,
             next_turn=partial(call_later, 0),
             weight=_weight_of,
-            owner=_tenant_of,
+            owner=_payer_of,
         )
         self._plain, self._dear = line(self._take_in), line(self._take_in_dear)
         self._wait_s = wait_s

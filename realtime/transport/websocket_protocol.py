@@ -249,6 +249,8 @@ class WebSocketProtocol(SmallReads):
 
     def _receive_request(self, request: Request) -> None:
         response = self._core.accept(request)
+        if not request.path.startswith("/"):  # of which the app could say nothing
+            response = plain_response(400, "a websocket is asked for by a path\n")
         if response.status_code != 101:
             self.refused(response.status_code, self._host)
             self._send_response(response)

@@ -364,6 +364,7 @@ async def test_the_reason_for_a_close_arrives_though_the_peer_is_still_sending()
         pytest.param(upgrade().replace(b"GET", b"POST"), b"405", id="not a GET"),
         pytest.param(upgrade("/", "Content-Length: 2") + b"hi", b"400", id="a body"),
         pytest.param(upgrade("/" + "x" * 9000), b"414", id="a long path"),
+        pytest.param(upgrade("http://elsewhere/v1/realtime"), b"400", id="no path"),
     ],
 )
 async def test_a_request_that_is_no_handshake_is_refused(request_bytes: bytes, status: bytes) -> None:

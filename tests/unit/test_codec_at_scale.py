@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Params, Start
+from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Amend, Params, Start
 from realtime.codec import Codec
 from realtime.config import Options
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, tools_length
@@ -57,7 +57,7 @@ def test_json_that_is_hard_to_read(message: str, said: str) -> None:
         pytest.param(b"\x91" * MOST, OBJECT, id="lists in lists"),
         pytest.param(b"\x81\xa1a" * (MOST // 3), INVALID, id="maps in maps"),
         pytest.param(b"\xdd\xff\xff\xff\xff" + bytes(MOST - 5), OBJECT, id="a list of four billion items"),
-        pytest.param(b"\xdf\xff\xff\xff\xff" + bytes(MOST - 5), OBJECT, id="a map of four billion keys"),
+        pytest.param(b"\xdf\xff\xff\xff\xff" + bytes(MOST - 5), "no string", id="a map of four billion keys"),
         pytest.param(b"\xc6\xff\xff\xff\xff" + bytes(MOST - 5), INVALID, id="bytes, four gigabytes of them"),
     ],
 )
@@ -224,3 +224,111 @@ def test_no_tools_are_refused_that_are_short_enough(part: Any) -> None:
         said = codec.decode(data)
         assert isinstance(said, Start)
         assert tools_length(said.tools or []) <= TOOLS_LIMIT
+
+
+@pytest.mark.parametrize("subprotocol", [JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL])
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        (lambda word: {"on_cold": word}, "on_cold"),
+        (lambda word: {"past": {"tokens": [], "steering": [{"type": word}]}}, "past.steering[0].type"),
+        (lambda word: {"params": {"guards": [{"name": "a", "do": word}]}}, "params.guards[0].do"),
+    ],
+)
+@pytest.mark.parametrize("deep", [1, 200_000])
+def test_a_word_that_names_a_field_is_not_taken_for_where_it_stands(
+    said: Any, field: str, deep: int, subprotocol: str
+) -> None:
+    codec = Codec(subprotocol)
+    frame = {"type": "start", "request_id": "a", "prompt": "x"} | said(f" - at `${'.params' * deep}`")
+    packed = msgspec.msgpack.encode(frame) if not codec.text else msgspec.json.encode(frame).decode()
+    with pytest.raises(Refusal) as refused:
+        codec.decode(packed)
+    assert refused.value.message.startswith(f"`{field}` of the start frame must be ")
+    assert len(refused.value.message) < 200
+
+
+def test_what_an_object_may_not_have_is_said_in_short() -> None:
+    frame = {
+        "type": "start",
+        "request_id": "a",
+        "prompt": "x",
+        "params": {"grammar": {" - at `$.a" * 9999: 1}},
+    }
+    with pytest.raises(Refusal) as refused:
+        Codec(JSON_SUBPROTOCOL).decode(msgspec.json.encode(frame).decode())
+    assert "unknown field" in refused.value.message
+    assert refused.value.message.endswith("in `params.grammar`.")
+    assert len(refused.value.message) < 400
+
+
+def test_prompts_are_not_looked_into_for_keys() -> None:
+    frame = {"type": "start", "request_id": "a", "prompt": [0xDF00 + at % 256 for at in range(150_000)]}
+    read = Codec(MSGPACK_SUBPROTOCOL).decode(msgspec.msgpack.encode(frame))
+    assert isinstance(read, Start)
+    past = {"tokens": frame.pop("prompt"), "steering": []}
+    read = Codec(MSGPACK_SUBPROTOCOL).decode(msgspec.msgpack.encode(frame | {"prompt": "x", "past": past}))
+    assert isinstance(read, Start)
+
+
+def test_keys_are_looked_at_of_what_is_said_twice() -> None:
+    pairs: list[tuple[str, Any]] = [("type", "amend"), ("call_id", "c"), ("request_id", "a")]
+    pairs += [("arguments", {"x": dict.fromkeys(range(2000), 1)}), ("arguments", {})]
+    packed = bytes([0x80 + len(pairs)]) + b"".join(
+        msgspec.msgpack.encode(said) for pair in pairs for said in pair
+    )
+    with pytest.raises(Refusal, match="no string"):
+        Codec(MSGPACK_SUBPROTOCOL).decode(packed)
+
+
+@pytest.mark.parametrize("end", [b"", b"\x05"], ids=["cut off", "a key that is no string"])
+def test_what_else_is_wrong_is_told_where_keys_are_looked_at(end: bytes) -> None:
+    frame = {"type": "amend", "request_id": "a", "call_id": "c", "arguments": {"a": "\u07df" * 2000}}
+    packed = bytearray(msgspec.msgpack.encode(frame))
+    packed[0] += 1  # a field more
+    with pytest.raises(Refusal, match="ends before it is whole" if not end else "string|object|key"):
+        Codec(MSGPACK_SUBPROTOCOL).decode(bytes(packed) + end + end)
+
+
+MANY = range(2000)
+BIASES = msgspec.json.encode({"params": {"logit_bias": dict.fromkeys(MANY, 1)}})[1:-1].decode()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("", '{"type":"adjust","request_id":"a",' + BIASES + "}"),
+        ("", '{"type":"adjust","request_id":"a",' + BIASES + ',"params":{"top_k":1}}'),
+        ("", START + "," + BIASES + "}"),
+        (
+            "past.steering[0].",
+            START + ',"past":{"steering":[{"type":"adjust","index":1,' + BIASES + '}],"tokens":[1]}}',
+        ),
+    ],
+    ids=["adjusted", "said twice", "started", "past"],
+)
+@pytest.mark.parametrize("encoded", [str, str.encode])
+def test_no_dictionary_is_made_of_many_numbers(
+    path: str, message: str, encoded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = Codec(JSON_SUBPROTOCOL)
+    monkeypatch.setattr(codec, "_decoder", None)
+    with pytest.raises(Refusal) as refused:
+        codec.decode(encoded(message))
+    assert f"`{path}params.logit_bias`" in refused.value.message
+    assert "at most 1024 entries" in refused.value.message
+
+
+@pytest.mark.parametrize("kind", [int, float, lambda number: (number,)])
+@pytest.mark.parametrize("nested", [lambda keys: keys, lambda keys: {"x": [None, {"y": keys}]}])
+def test_many_keys_are_strings(nested: Any, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    codec = Codec(MSGPACK_SUBPROTOCOL)
+    frame = {"type": "amend", "request_id": "a", "call_id": "c", "tokens": [*range(5000)]}
+    arguments = nested({str(number): None for number in MANY})
+    read = codec.decode(msgspec.msgpack.encode(frame | {"arguments": arguments}))
+    assert isinstance(read, Amend)
+    assert read.arguments == arguments
+    monkeypatch.setattr(codec, "_decoder", None)
+    arguments = nested({kind(number): None for number in MANY})
+    with pytest.raises(Refusal, match="more than 1024 keys of which one is no string"):
+        codec.decode(msgspec.msgpack.encode(frame | {"arguments": arguments}))

@@ -95,3 +95,10 @@ def test_a_stream_that_is_told_such_a_thing_goes_on_as_before() -> None:
     assert refused(reader).code == "invalid_params"
     server.tick()
     assert server.hub.streams[0].context.params == before
+
+
+def test_arguments_that_are_much_too_long_are_not_written_as_text() -> None:
+    """In characters of four bytes they may be as many."""
+    free_values.check(protocol.Amend(request_id="a", call_id="c", arguments={"n": "\U0001f600" * 16_000}))
+    with pytest.raises(Refusal, match="an amend may have 16384 characters"):
+        free_values.check(protocol.Amend(request_id="a", call_id="c", arguments={"n": [0] * 40_000}))

@@ -166,6 +166,24 @@ def test_the_news_of_a_crowd_are_taken_in_in_several_goes_and_none_is_lost(
     assert (staying.final.request_id, staying.final.finish_reason) == ("c", "cancelled")
 
 
+def test_without_keys_an_address_does_not_wait_behind_the_news_of_anothers_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They have one tenant, and each pays for itself. All end in one step."""
+    monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 2 * incoming_news.FINAL_NEWS)
+    server = SimulatedServer(SIZE, max_streams=4)
+    server.in_turns = True
+    crowd, other = RecordingListener(server), RecordingListener(server)
+    other.number = crowd.number + 1
+    for listener, name in [(crowd, "a"), (crowd, "b"), (other, "c")]:
+        listener.send(endless(name, on_disconnect="cancel"))
+    rest(server)
+    crowd.leave()
+    other.leave()
+    server.tick()
+    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+
+
 def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:
     """Behind that of `a`, for its turn."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)

@@ -27,7 +27,32 @@ async def test_a_failure_that_quotes_the_text_is_logged_without_it(
     (error,) = reader.errors
     assert error.code == "engine_error"
     assert CANARY not in error.message
-    assert "could not be tokenized: ValueError in" in caplog.text
+    assert "failed to tokenize this frame's text: ValueError in" in caplog.text
+    assert CANARY not in caplog.text
+
+
+class PanicError(BaseException):
+    """As a library of another language raises it."""
+
+
+@pytest.mark.parametrize("where", ["tokenize", "act"])
+async def test_whatever_fails_is_answered_and_so_is_what_waits_behind_it(
+    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise PanicError(CANARY) if where == "tokenize" else ValueError(CANARY)
+
+    server = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096))
+    if where == "tokenize":
+        monkeypatch.setattr(long_texts, "tokenize", fail)
+    else:
+        monkeypatch.setattr(server.hub, "_start", fail)
+    reader = Reader(server)
+    reader.send(protocol.Start(request_id="a", prompt=CANARY * hub.LONG_TEXT))
+    reader.send(protocol.Pause(request_id="a"))
+    await server.hub.wait_until_empty()
+    assert [error.code for error in reader.errors] == ["engine_error", "unknown_request"]
+    assert f"failed to {where}" in caplog.text
     assert CANARY not in caplog.text
 
 

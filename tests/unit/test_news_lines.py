@@ -15,12 +15,12 @@ from realtime.hub.serving_engine import ServingEngine
 
 ENGINE = cast(ServingEngine, object())
 MOST = 8
-TENANTS = 3
+PAYERS = 3
 DEAR = 4  # as many plain ones one weighs
 
 
-def tenant(stream: int) -> str:
-    return str(stream % TENANTS)
+def payer(stream: int) -> int:
+    return stream % PAYERS
 
 
 class Taker:
@@ -49,7 +49,7 @@ class Taker:
 
     def weighed(self, step: StepNews, news: api.News) -> StreamNews:
         is_dear = news.stream in self.dear
-        return StreamNews(step, news, tenant(news.stream), DEAR if is_dear else 1, is_dear)
+        return StreamNews(step, news, payer(news.stream), DEAR if is_dear else 1, is_dear)
 
     def add(self, *streams: int) -> None:
         self.add_together(streams)
@@ -99,8 +99,8 @@ def test_what_is_plain_does_not_wait_behind_what_is_dear() -> None:
     assert len(taker.taken) == 24
 
 
-def test_news_of_a_tenant_do_not_wait_behind_a_crowd_of_anothers() -> None:
-    taker, crowd = Taker(), range(0, 20 * TENANTS, TENANTS)
+def test_news_of_a_payer_do_not_wait_behind_a_crowd_of_anothers() -> None:
+    taker, crowd = Taker(), range(0, 20 * PAYERS, PAYERS)
     taker.add(*crowd)
     taker.add(*crowd, 1)
     assert (1, 2) not in taker.taken, "the turn was over before they came"

@@ -509,3 +509,20 @@ def test_what_may_be_any_json_is_counted_before_it_is_made(name: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
     finally:
         tracemalloc.stop()
+
+
+def test_no_dictionary_is_made_of_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    biases = dict.fromkeys(map(str, range(2000)), 1)
+    read_as = []
+    decode = msgspec.json.decode
+
+    def noted(data: Any, **how: Any) -> Any:
+        read_as.append(how.get("type"))
+        return decode(data, **how)
+
+    monkeypatch.setattr(msgspec.json, "decode", noted)
+    body = msgspec.json.encode({"messages": [{"role": "user", "content": "x"}], "logit_bias": biases})
+    with pytest.raises(FieldRefusal, match="at most 1024 entries") as refusal:
+        read(ChatBody, body)
+    assert refusal.value.param == "logit_bias"
+    assert ChatBody not in read_as

@@ -29,7 +29,7 @@ from midstream.protocol import (
     ToolChoice,
     Tools,
 )
-from realtime.codec import explain_error
+from realtime.codec import FEW_BIASES, explain_error, said_and_path
 from realtime.http.bodies_and_headers import MOST_FIELDS, fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal, shortened
@@ -193,7 +193,6 @@ _HARMLESS: dict[str, Callable[[Raw], bool]] = {
 _SAID_BY_CONTENT = "parsed"
 _NULL = Raw(b"null")
 _NOTHING = (_NULL, Raw(b"[]"))
-_PATH = re.compile(r"`\$\.?([^`]*)`")
 
 B = TypeVar("B", bound=Body)
 
@@ -231,12 +230,14 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
             turns = _items("messages", asked["messages"], MESSAGE_LIMIT)
             said["messages"] = [_turn(at, turn) for at, turn in enumerate(turns)]
     try:
+        if "logit_bias" in asked:
+            msgspec.json.decode(msgspec.json.encode({"logit_bias": asked["logit_bias"]}), type=FEW_BIASES)
         return msgspec.json.decode(msgspec.json.encode(said), type=kind)
     except msgspec.ValidationError as error:
-        place = _PATH.search(str(error).partition(" - at ")[2])
+        _, path = said_and_path(error)
         refusal = explain_error(kind, error, "request")
         missing = re.search(r"missing the field `(\w+)`", refusal.message, re.IGNORECASE)
-        param = place[1] if place and place[1] else missing[1] if missing else ""
+        param = path or (missing[1] if missing else "")
         raise FieldRefusal(param, refusal.message, refusal.code) from None
     except RecursionError:
         raise Refusal("invalid_frame", "The body is nested too deeply.") from None
