@@ -119,7 +119,9 @@ async def test_few_requests_wait_for_their_turn_and_who_owes_nothing_needs_none(
     monkeypatch.setattr(pages_module, "MOST_WAITING", 1)
     work = RequestWork()
     app = Starlette(routes=pages(work))
-    work.of(Caller("http", address="10.0.0.1")).owe(10_000)
+    await answered(app, "/main.js", "10.0.0.2")  # whether the folder is there is looked at once, in a thread
+    debtor = work.of(Caller("http", address="10.0.0.1"))
+    debtor.owe(10_000)
     for _ in range(2):  # and when one of them is gone, there is room again
         waiting = asyncio.create_task(answered(app, "/main.js"))
         await asyncio.sleep(0)
