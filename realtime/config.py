@@ -27,6 +27,8 @@ HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
 LISTEN = rf"unix:\S+|(grpc:)?{HOST_AND_PORT}"
 ADDRESS = rf"unix:\S+|(grpc:)?(tls:)?{HOST_AND_PORT}"
 ADDRESSES = rf"(({ADDRESS})( +|$))*"
+# Of pages: what no browser ever says would never be allowed, and nobody would know why.
+ORIGINS = r"((?!http:\S+:80( |$)|https:\S+:443( |$))https?://[^\s/@*?#A-Z]+( +|$))*"
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -254,8 +256,9 @@ class Options(ModelOptions):
     allowed_origins: str = option(
         "",
         "other origins whose pages may connect, such as https://app.example, with spaces between",
-        pattern=r"(https?://[^\s/]+( +|$))*",
-        right="origins such as https://app.example, with spaces between",
+        pattern=ORIGINS,
+        right="origins as browsers say them, such as https://app.example: in small letters, without a port"
+        " that is the scheme's own, with spaces between",
     )
     allowed_hosts: str = option(
         "",

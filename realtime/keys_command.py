@@ -13,7 +13,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def _revoke(path: Path, arguments: Namespace) -> None:
 @contextmanager
 def _edited(path: Path, *, must_be: bool = False) -> Iterator[KeyFile]:
     """The key file, to be changed while nobody else does, and written when that went well."""
-    path = path.resolve()
+    path = _resolved(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -110,6 +110,14 @@ def _edited(path: Path, *, must_be: bool = False) -> Iterator[KeyFile]:
         _replace(path, text(key_file))
     finally:
         os.close(folder)
+
+
+def _resolved(path: Path) -> Path:
+    with suppress(RuntimeError):  # as older Pythons say of a link to itself
+        path = path.resolve()
+    if path.is_symlink():
+        raise KeysCommandError(f"{path} is a link that leads to itself: name a file that is to hold the keys")
+    return path
 
 
 def _replace(path: Path, content: str) -> None:

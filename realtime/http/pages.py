@@ -23,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from realtime.http.guard import caller_from
 from realtime.http.request_work import RequestWork
+from realtime.refusal import Refusal
 
 # Named here, since the answer of `mimetypes` depends on the machine; a file of another kind is not there.
 KINDS = {
@@ -47,6 +48,9 @@ KEPT_HEADERS = ("ETag", "Last-Modified")
 
 # Of any file here. To look for one of a whole head, folder by folder, would take tens of milliseconds.
 LONGEST_PATH = 64  # characters
+
+# Requests for a file that wait for their turn, of all addresses: each has a connection, and needs no key.
+MOST_WAITING = 128
 
 
 class PageConvertor(PathConvertor):
@@ -80,6 +84,7 @@ class Folder(StaticFiles):
         super().__init__(directory=folder, check_dir=False)
         self._work = work
         self._contents: dict[PathLike, tuple[int, bytes]] = {}  # when it was written, and what it held then
+        self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -96,9 +101,19 @@ class Folder(StaticFiles):
         return os.path.normpath(path)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """Paid for by whoever asks, beside the answer."""
+        """Paid for by whoever asks, beside the answer. Whoever owes nothing is let in all the same."""
         payer = self._work.of(caller_from(scope, scope["path"]))
-        return await payer.do(partial(self._response, path, scope))
+        if self._waiting >= MOST_WAITING and not payer.is_free:
+            raise Refusal(
+                "rate_limited",
+                "Your address asks for more than its share of this server's time: send this again later.",
+                retry_after_ms=1000,
+            )
+        self._waiting += 1
+        try:
+            return await payer.do(partial(self._response, path, scope))
+        finally:
+            self._waiting -= 1
 
     def _response(self, path: str, scope: Scope) -> Response:
         """At once: starlette looks for each file in threads, which costs several times what a look does."""

@@ -22,7 +22,7 @@ from realtime.hub.observers import Caller, Observer
 from realtime.refusal import HTTP_ERRORS, Refusal
 
 NO_ENDPOINT = "none"  # where an observer is told which endpoint refused
-_CODES = {status: code for code, (status, _) in HTTP_ERRORS.items()} | {503: "draining"}
+_CODES = {status: code for code, (status, _) in HTTP_ERRORS.items()} | {429: "rate_limited", 503: "draining"}
 
 
 def no_endpoint(observer: Observer) -> Callable[[Request, Exception], Awaitable[Response]]:

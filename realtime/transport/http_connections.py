@@ -16,14 +16,17 @@ from realtime.transport.awaited_connections import AwaitedConnection, AwaitedCon
 class HttpConnections:
     def __init__(
         self,
+        indebted: AwaitedConnections,
         pending: AwaitedConnections,
         *others: AwaitedConnections,
         limit: int,
         limit_per_address: int,
     ) -> None:
-        """`pending` wait for a request, and go before all others."""
+        """`indebted` have a request that waits until their address has paid for those before, and go first:
+        for as long as they send more than is paid for, they would stay. Then go `pending`, who wait for a
+        request."""
         self._pending = pending
-        self._waiting = (pending, *others)
+        self._waiting = (indebted, pending, *others)
         self._limit = limit
         self._limit_per_address = limit_per_address
         self._of_address: Counter[str] = Counter()
@@ -32,20 +35,18 @@ class HttpConnections:
     def __len__(self) -> int:
         return self._open
 
-    def add(self, connection: AwaitedConnection) -> None:
-        """It waits for its first request."""
+    def add(self, connection: AwaitedConnection) -> bool:
+        """It waits for its first request; whether there is room for it."""
         self._pending.add(connection)
         self._open += 1
         self._of_address[connection.address] += 1
         if self._of_address[connection.address] > self._limit_per_address:
-            self._make_room(connection, connection.address)
-        elif self._open > self._limit:
-            self._make_room(connection)
+            return self._make_room(connection, connection.address)
+        return self._open <= self._limit or self._make_room(connection)
 
-    def _make_room(self, newest: AwaitedConnection, address: str | None = None) -> None:
-        """The oldest goes that waits for a request, or else for something else; or nobody else waits."""
-        if not any(waiting.give_up_oldest(address, but=newest) for waiting in self._waiting):
-            self._pending.give_up(newest)
+    def _make_room(self, newest: AwaitedConnection, address: str | None = None) -> bool:
+        """The oldest goes that waits for its turn, or else for a request, or else for something else."""
+        return any(waiting.give_up_oldest(address, but=newest) for waiting in self._waiting)
 
     def remove(self, connection: AwaitedConnection) -> None:
         """It is closed, or another protocol's."""

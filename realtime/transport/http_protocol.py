@@ -35,6 +35,13 @@ _logger.setLevel(logging.ERROR)
 
 _TOO_SLOW = RequestProblem("The head of this request took too long to arrive.", error_status_hint=408)
 _TOO_SLOW_BODY = RequestProblem("The body of this request took too long to arrive.", error_status_hint=408)
+_NO_TURN = RequestProblem(
+    "Your address asks for more than its share of this server's time: send this again later.",
+    error_status_hint=429,
+)
+_NO_ROOM = RequestProblem(
+    "There are too many connections, of your address or of all: try again later.", error_status_hint=429
+)
 _GOING_AWAY = RequestProblem("The server is going away.", error_status_hint=503)
 
 _TCP_OPTIONS = (
@@ -90,6 +97,11 @@ def protocol_class(
         limit=limits.pending_limit,
         limit_per_address=limits.pending_limit_per_address,
     )
+    indebted = AwaitedConnections(
+        timeout_s=None,  # it is we who are awaited
+        limit=limits.open_limit,
+        limit_per_address=limits.open_limit_per_address,
+    )
     bodies = AwaitedConnections(
         timeout_s=limits.body_piece_timeout_s,
         limit=limits.body_limit,
@@ -101,10 +113,16 @@ def protocol_class(
         limit_per_address=limits.unread_limit_per_address,
     )
     connections = HttpConnections(
-        pending, bodies, unread, limit=limits.open_limit, limit_per_address=limits.open_limit_per_address
+        indebted,
+        pending,
+        bodies,
+        unread,
+        limit=limits.open_limit,
+        limit_per_address=limits.open_limit_per_address,
     )
     own = {
         "limits": limits,
+        "indebted": indebted,
         "pending": pending,
         "bodies": bodies,
         "unread": unread,
@@ -118,6 +136,7 @@ def protocol_class(
 
 class TimedHttpProtocol(H11Protocol, SmallReads):
     limits: ClassVar[HttpLimits]
+    indebted: ClassVar[AwaitedConnections]  # whose next request has come, and waits for its turn
     pending: ClassVar[AwaitedConnections]
     bodies: ClassVar[AwaitedConnections]
     unread: ClassVar[AwaitedConnections]  # who take nothing of an answer
@@ -149,9 +168,13 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self.flow = self.reading = HttpReading(transport)
         self.work = self.ledger.of(self.address)
         set_up(transport.get_extra_info("socket"), self.limits.unheard_timeout_s)
-        self.open.add(self)
+        if not self.open.add(self):
+            self.pending.remove(self)
+            self._refuse(_NO_ROOM)
+            self._close()
 
     def data_received(self, data: bytes) -> None:
+        self.indebted.remove(self)
         if self._body_is_late or self.conn.problem is not None:
             self._late_bytes += len(data)
             if self._late_bytes > self.limits.late_body_bytes:
@@ -177,6 +200,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             self.work.owe(ANSWER_S)
 
     def _handle_waiting(self) -> None:
+        self.indebted.remove(self)
         self.handle_events()
         self._watch(0)
 
@@ -209,8 +233,11 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         elif self._awaits_body:
             if self.conn.our_state is h11.SEND_RESPONSE:
                 self._refuse(_TOO_SLOW_BODY)
-        elif self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] and self.conn.problem is None:
-            self._refuse(_TOO_SLOW)
+        elif self.conn.their_state is h11.IDLE and self.conn.problem is None:
+            if self.awaits_turn:
+                self._refuse(_NO_TURN)
+            elif self.conn.trailing_data[0]:
+                self._refuse(_TOO_SLOW)
         self._close()
 
     def send_400_response(self, msg: str) -> None:
@@ -289,9 +316,10 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self._late_bytes, self._answered = 0, True
         super().on_response_complete()
         self._answered = False
-        waits = (self._is_kept or self._body_is_late) and not self.awaits_turn
-        if waits and self not in self.pending and not self.transport.is_closing():
-            self.pending.add(self)
+        if (self._is_kept or self._body_is_late) and not self.transport.is_closing():
+            waiting = self.indebted if self.awaits_turn else self.pending
+            if self not in waiting:
+                waiting.add(self)
         self._bound_closing()
 
     @property

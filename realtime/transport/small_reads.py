@@ -73,6 +73,7 @@ class SmallReads(asyncio.BufferedProtocol):
         """There is nobody any more for whom to parse what waits."""
         if self._late is not None:
             self._late.cancel()
+            self._waiting.clear()  # each knows this connection: a ring, which would stand for minutes
 
     def _parse_next(self) -> None:
         parse = self._waiting.popleft()

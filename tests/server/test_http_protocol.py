@@ -350,27 +350,35 @@ async def test_a_request_that_came_behind_another_waits_until_what_is_owed_has_b
         assert done == ["request", "paid", "request"]
 
 
-async def test_one_whose_request_waits_for_its_turn_is_not_awaited_itself() -> None:
-    others_turn = asyncio.Event()
+class OthersTurn:
+    """An app that answers once, while others have their turn, for whom all else of the address waits."""
 
-    async def others(work: PayerWork) -> None:
-        async with work._line:
-            await others_turn.wait()
+    def __init__(self) -> None:
+        self.ends = asyncio.Event()
+        self.server: Server | None = None
+        self._turn: asyncio.Task[None] | None = None
 
-    turns = list[asyncio.Task[None]]()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if not turns:
-            turns.append(asyncio.create_task(others(server.http.ledger.of("127.0.0.1"))))
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._turn is None:
+            assert self.server is not None
+            self._turn = asyncio.create_task(self._last(self.server.http.ledger.of("127.0.0.1")))
             await asyncio.sleep(0)
         await answer(send, b"hello")
 
+    async def _last(self, work: PayerWork) -> None:
+        async with work._line:
+            await self.ends.wait()
+
+
+async def test_one_whose_request_waits_for_its_turn_is_not_awaited_itself() -> None:
+    app = OthersTurn()
     async with serving(app, http_limits=LENIENT, **KEPT) as server, raw_socket(server) as peer:
+        app.server = server
         await peer.send(2 * WHOLE)
         await peer.read_response()
         assert await peer.read(5) == b"hello"
         assert not server.http.pending
-        others_turn.set()
+        app.ends.set()
         await peer.read_response()
         assert await peer.read(5) == b"hello"
         assert len(server.http.pending) == 1
@@ -433,13 +441,14 @@ CROWDED = [HttpLimits(open_limit_per_address=2), HttpLimits(open_limit=2)]
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
 async def test_connections_are_bounded_whatever_they_do(limits: HttpLimits) -> None:
     asked = Events()
+    refused = list[tuple[int, str]]()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         asked.add({})
         await asyncio.Event().wait()
 
     async with (
-        serving(slow, http_limits=limits, **ENDED) as server,
+        serving(slow, http_limits=limits, refused=lambda *said: refused.append(said), **ENDED) as server,
         raw_socket(server) as first,
         raw_socket(server) as second,
     ):
@@ -447,7 +456,10 @@ async def test_connections_are_bounded_whatever_they_do(limits: HttpLimits) -> N
             await peer.send(WHOLE)
             await asked.next()
         async with raw_socket(server) as third:
-            assert await third.read_rest() == b"", "those who are being answered stay"
+            told = await third.read_rest()
+            assert told.startswith(b"HTTP/1.1 429 "), "those who are being answered stay"
+            assert b"too many connections" in told
+        assert refused == [(429, "127.0.0.1")]
 
 
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
@@ -556,6 +568,26 @@ async def test_one_that_waits_goes_for_one_that_comes(limits: HttpLimits) -> Non
             assert (await coming.read_response()).startswith(b"HTTP/1.1 200 ")
         await busy.send(b"f")
         assert (await busy.read_response()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])
+async def test_one_whose_next_request_waits_for_its_turn_goes_for_one_that_comes(limits: HttpLimits) -> None:
+    app, refused = OthersTurn(), list[tuple[int, str]]()
+    async with (
+        serving(app, http_limits=limits, refused=lambda *said: refused.append(said), **KEPT) as server,
+        raw_socket(server) as idle,
+        raw_socket(server) as asking,
+    ):
+        app.server = server
+        await asking.send(2 * WHOLE)
+        await asking.read_response()
+        assert await asking.read(5) == b"hello"
+        async with raw_socket(server) as coming:
+            assert (await asking.read_rest()).startswith(b"HTTP/1.1 429 ")
+            assert refused == [(429, "127.0.0.1")]
+            app.ends.set()
+            assert await ask(idle) == b"hello", "who keeps others waiting goes first"
+            assert await ask(coming) == b"hello"
 
 
 @pytest.mark.parametrize("limits", CROWDED, ids=["of an address", "of all"])

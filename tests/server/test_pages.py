@@ -13,10 +13,12 @@ import pytest
 from starlette.applications import Starlette
 from starlette.types import Message
 
+from realtime.http import pages as pages_module
 from realtime.http.pages import Folder
 from realtime.http.pages import routes as pages
 from realtime.http.request_work import RequestWork
 from realtime.hub.observers import Caller
+from realtime.refusal import Refusal
 from realtime.work_budget import BURST_S
 from tests.fakes.work_clock import a_millisecond_a_piece
 from tests.server.asgi_app_server import raw_socket, serving
@@ -110,10 +112,32 @@ async def test_whoever_asks_for_a_file_pays_for_the_look(monkeypatch: pytest.Mon
     assert work.of(Caller("http", address="10.0.0.1")).debt_s > 0
 
 
-async def answered(app: Starlette, path: str) -> None:
+async def test_few_requests_wait_for_their_turn_and_who_owes_nothing_needs_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each that waits has a connection, and those of a few addresses would be all."""
+    monkeypatch.setattr(pages_module, "MOST_WAITING", 1)
+    work = RequestWork()
+    app = Starlette(routes=pages(work))
+    await answered(app, "/main.js", "10.0.0.2")  # whether the folder is there is looked at once, in a thread
+    debtor = work.of(Caller("http", address="10.0.0.1"))
+    debtor.owe(10_000)
+    for _ in range(2):  # and when one of them is gone, there is room again
+        waiting = asyncio.create_task(answered(app, "/main.js"))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal, match="its share") as caught:
+            await answered(app, "/main.js")
+        assert caught.value.code == "rate_limited"
+        await answered(app, "/main.js", "10.0.0.2")
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+
+
+async def answered(app: Starlette, path: str, address: str = "10.0.0.1") -> None:
     scope = {
         "type": "http", "method": "GET", "path": path, "headers": [], "query_string": b"", "root_path": "",
-        "client": ("10.0.0.1", 1),
+        "client": (address, 1),
     }  # fmt: skip
 
     async def receive() -> Message:

@@ -37,6 +37,12 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_default() 
     assert (options.port, options.device, options.host) == (9002, "cpu", "127.0.0.1")
 
 
+ORIGINS = (
+    "origins as browsers say them, such as https://app.example: in small letters, without a port that is the"
+    " scheme's own, with spaces between"
+)
+
+
 @pytest.mark.parametrize("field", dataclasses.fields(Options), ids=lambda field: field.name)
 def test_every_default_is_right_when_it_is_spelled_out(field: dataclasses.Field[object]) -> None:
     spelled = str(field.default)
@@ -96,6 +102,11 @@ def test_help_documents_every_option_with_its_default_and_variable(
             "names such as llm.example, without a port, with spaces between",
         ),
         ("allowed_hosts", "http://a b", "names such as llm.example, without a port, with spaces between"),
+        ("allowed_origins", "https://App.example", ORIGINS),
+        ("allowed_origins", "https://app.example:443", ORIGINS),
+        ("allowed_origins", "http://a.example:8080 http://app.example:80 https://b.example", ORIGINS),
+        ("allowed_origins", "https://*.example", ORIGINS),
+        ("allowed_origins", "https://app.example/", ORIGINS),
         ("log_level", "INFO", "one of debug, info, warning, error"),
     ],
 )
@@ -110,6 +121,11 @@ def test_a_wrong_value_is_named_with_its_option_and_what_would_be_right(
 
 def test_an_empty_value_on_the_command_line_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model is ''; it must be a known name" in refusal(capsys, ["--model", ""], {})
+
+
+def test_origins_are_what_browsers_say() -> None:
+    origins = "https://app.example http://localhost:8080 http://[::1]:3000  https://app.example:80"
+    assert parse(["--allowed-origins", origins], {}).allowed_origins == origins
 
 
 def test_the_edges_of_a_range_are_right() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import subprocess
 import sys
@@ -48,6 +47,45 @@ print(most, before, gone())
 """
 
 
+FLOOD = f"""
+import asyncio, gc
+from realtime import garbage
+
+class Ring:
+    alive = 0
+    def __init__(self):
+        self.ring = self
+        Ring.alive += 1
+    def __del__(self):
+        Ring.alive -= 1
+
+garbage.MUCH, garbage.GLANCE_S = {MANY // 10}, 0
+garbage.look_at_news_alone()
+most = 0
+
+async def flood():
+    global most
+    task = asyncio.create_task(garbage.look_at_all_again())
+    alive = []
+    for number in range({MANY}):
+        alive.append(Ring())
+        if number % 1000 == 0:
+            gc.collect()
+            alive.clear()
+            most = max(most, Ring.alive)
+            await asyncio.sleep(0)
+    task.cancel()
+
+asyncio.run(flood())
+print(most)
+"""
+
+
+def test_what_dies_in_a_flood_is_not_kept_for_minutes() -> None:
+    done = subprocess.run([sys.executable, "-c", FLOOD], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < MANY / 2
+
+
 def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
     done = subprocess.run([sys.executable, "-c", SEEN], capture_output=True, text=True, check=True)
     most, late, gone = done.stdout.split()
@@ -59,10 +97,10 @@ def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
 async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     found, waits = iter([0, 0, FEW + 1, 0, 0, 0, 0, 0]), list[float]()
 
-    async def sleep(delay_s: float) -> None:
-        waits.append(delay_s)
+    async def until_due(wait_s: float) -> None:
+        waits.append(wait_s)
 
-    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(garbage, "_until_due", until_due)
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
     monkeypatch.setattr(garbage, "_look_at_all", lambda: next(found))
     with pytest.raises(RuntimeError, match="StopIteration"):

@@ -16,6 +16,7 @@ from realtime.access.connection_limits import OpenConnections
 from realtime.http.bodies_and_headers import read_body
 from realtime.http.guard import CALLER, HOLDER
 from realtime.http.held_bodies import MANY, SMALL, held_body, holding_bodies
+from realtime.http.openai.completion_in_progress import CompletionSource
 from realtime.http.openai.routes import MANY_ASKED
 from realtime.http.openai.routes import routes as openai
 from realtime.http.request_work import RequestWork
@@ -93,16 +94,24 @@ async def test_too_large_a_body_is_heard_out_and_holds_nothing() -> None:
     assert steering.read == [MOST]
 
 
-async def test_what_asks_for_completions_is_held_within_bounds_too() -> None:
+@pytest.mark.parametrize("whole", [False, True])
+async def test_what_asks_for_completions_is_held_within_bounds_until_that_is_started(
+    monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    async def begin(self: CompletionSource) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(CompletionSource, "begin", begin)
     most = SMALL + 1
     work = RequestWork()
     hub = SimulatedServer(SIZE).hub
     credentials = Credentials(ClientSecrets(hub.deposits))
     routes = openai(hub, credentials, OpenConnections(99), work, most, SseTimeouts())
     asking = next(route for route in routes if route.path == "/v1/completions")
+    body = b'{"prompt": "x"}'.ljust(most)
     unread: list[int] = []
 
-    async def ask(body: bytes, *, whole: bool) -> None:
+    async def ask(*, whole: bool) -> None:
         coming = [body]
 
         async def receive() -> dict[str, Any]:
@@ -118,12 +127,12 @@ async def test_what_asks_for_completions_is_held_within_bounds_too() -> None:
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [], CALLER: caller}
         await asking.app(scope | {HOLDER: Holder("alice")}, receive, send)
 
-    tasks = [asyncio.create_task(ask(b"x" * most, whole=False)) for _ in range(MANY_ASKED)]
-    for _ in range(5):
+    tasks = [asyncio.create_task(ask(whole=whole)) for _ in range(MANY_ASKED)]
+    while len(unread) < MANY_ASKED:  # noqa: ASYNC110 - a plain number, that tells nobody
         await asyncio.sleep(0)
-    assert len(unread) == MANY_ASKED
+    assert not any(task.done() for task in tasks)
     with pytest.raises(Refusal, match="of requests under way"):
-        await ask(b"x" * most, whole=True)
+        await ask(whole=True)
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

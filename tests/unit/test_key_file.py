@@ -56,6 +56,18 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
     assert Keyring(file).holder(key) == Holder("alice", digest(key), name="alice")
 
 
+def test_a_link_that_leads_to_itself_is_no_place_for_keys(file: Path, capsys: Capture) -> None:
+    file.symlink_to(file)
+    assert command(file, "add", "alice") == 1
+    told = capsys.readouterr()
+    assert (
+        told.err
+        == f"midstream: {file} is a link that leads to itself: name a file that is to hold the keys\n"
+    )
+    assert told.out == ""
+    assert file.is_symlink()
+
+
 def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) -> None:
     limits = (
         "--max-streams 3 --max-connections 4 --tokens-per-minute 500 --loads-per-hour 7 --prefill-tokens 60 "

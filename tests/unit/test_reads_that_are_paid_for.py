@@ -4,6 +4,8 @@ wanted: only then."""
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -94,6 +96,25 @@ async def test_for_nobody_nothing_is_parsed() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert connection.received.empty()
+
+
+async def test_nobody_who_is_gone_is_kept_by_what_they_sent() -> None:
+    """Until the collector sees it, which may be minutes: a flood would take gigabytes meanwhile."""
+    work = PayerWork()
+    connection = Connection(work)
+    gone = weakref.ref(connection)
+    work.owe(0.081)
+    connection.read(b"and gone")
+    gc.disable()
+    try:
+        await asyncio.sleep(0)
+        connection.forget_reads()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del connection
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 async def test_nor_for_one_that_is_being_closed() -> None:

@@ -66,10 +66,7 @@ def completions(
             )
             return CompletionResponse(source, id_header, timeouts, grammar_names(body), stream=body.stream)
 
-        try:
-            return await work.response(request, asked)
-        finally:
-            held_body(request.scope).let_go()  # what it asks for is counted where it waits
+        return await work.response(request, asked)
 
     return complete
 
@@ -97,6 +94,7 @@ class CompletionResponse(Response):
         open_connection(scope).revoke = self._source.revoke
         async with sse.watched_for_disconnect(receive, self._source.leave):
             refusal = await self._source.begin()
+            held_body(scope).let_go()  # what it asks for is started, and counted there
             if refusal is None and self._stream:
                 await sse.stream_events(self._source, send, self._id_header, self._timeouts)
                 return
