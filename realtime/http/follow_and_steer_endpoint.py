@@ -7,7 +7,9 @@ HTTP and frames; what a frame does is the streams' business.
 from __future__ import annotations
 
 import secrets
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -88,7 +90,10 @@ class StreamEndpoint:
             self._check_tenant(tenant, holder, frame)
             work = self._work.of(caller_of(request))
             listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
-            return ControlResponse(self._hub, tenant, frame, listener, work)
+            # A stop is never refused for how much else was asked.
+            is_stop = isinstance(frame, protocol.Cancel)
+            waiting = nullcontext if is_stop else partial(self._work.waiting, work)
+            return ControlResponse(self._hub, tenant, frame, listener, waiting)
 
         return await self._work.brief_response(request, in_one(said))
 
@@ -161,23 +166,37 @@ class ControlResponse(Response):
     """What answers a frame, when that is known."""
 
     def __init__(
-        self, hub: Hub, tenant: str, frame: StreamFrame, listener: HttpListener, work: PayerWork
+        self,
+        hub: Hub,
+        tenant: str,
+        frame: StreamFrame,
+        listener: HttpListener,
+        waiting: Callable[[], AbstractContextManager[None]],
     ) -> None:
+        """`waiting`: as one of those of its payer, which are so many at most."""
         super().__init__()
         self._hub = hub
         self._tenant = tenant
         self._frame = frame
         self._listener = listener
-        self._work = work
+        self._waiting = waiting
         self._unanswered = False  # it has been acted on, and no answer will come
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
+        try:
+            with self._waiting():
+                await self._wait(receive, listener)
+        except Refusal as refusal:
+            await refusal_response(refusal)(scope, receive, send)
+        else:
+            await _response(listener, self._frame)(scope, receive, send)
+
+    async def _wait(self, receive: Receive, listener: HttpListener) -> None:
         async with sse.watched_for_disconnect(receive, listener.leave):
-            await self._work.do(self._say, steering_s(text_length(self._frame)))
+            await listener.payer.do(self._say, steering_s(text_length(self._frame)))
             while not (self._unanswered or listener.reply or listener.failure or listener.gone):
                 await listener.wait_for_news()
-        await _response(listener, self._frame)(scope, receive, send)
 
     def _say(self) -> None:
         # A ref of our own: those of other connections are not known here.

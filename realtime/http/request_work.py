@@ -7,7 +7,8 @@ It knows requests and who makes them, and not what is asked for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,21 +43,27 @@ class RequestWork:
         return response  # noqa: RET504
 
     async def brief_response(self, request: Request, pieces: Pieces[Response]) -> Response:
-        """The same, of what counts as no open connection: a payer may have so many wait, and no more."""
+        """The same, of what counts as no open connection."""
         response, work = Response(), self.of(caller_of(request))
+        with self.waiting(work):
+            async with watched_for_disconnect(request.receive):
+                response = await work.finish(pieces)
+        return response
+
+    @contextmanager
+    def waiting(self, work: PayerWork) -> Iterator[None]:
+        """A brief request waits, for its turn or for an answer: a payer may have so many do so, and no
+        more."""
         if self._waiting[work] >= MOST_WAITING:
             raise Refusal(
                 "rate_limited",
-                f"{MOST_WAITING} requests of yours wait for their turn: send this again when some are "
-                "answered.",
+                f"{MOST_WAITING} requests of yours wait to be answered: send this again when some are.",
                 retry_after_ms=1000,
             )
         self._waiting[work] += 1
         try:
-            async with watched_for_disconnect(request.receive):
-                response = await work.finish(pieces)
+            yield
         finally:
             self._waiting[work] -= 1
             if not self._waiting[work]:
                 del self._waiting[work]
-        return response

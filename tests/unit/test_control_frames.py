@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 from starlette.types import Message, Scope
@@ -12,6 +14,7 @@ from midstream import protocol
 from midstream.protocol import Params
 from realtime.http.follow_and_steer_endpoint import ControlResponse, read_frame
 from realtime.http.listener import HttpListener
+from realtime.http.request_work import MOST_WAITING, RequestWork
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
@@ -62,7 +65,11 @@ def test_nonsense_is_not_made_objects_of() -> None:
 # -- when it is answered -----------------------------------------------------------------------------
 
 
-async def status(server: SimulatedServer, frame: protocol.StreamFrame) -> int:
+async def status(
+    server: SimulatedServer,
+    frame: protocol.StreamFrame,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> int:
     """Of the answer to a frame that is sent by HTTP."""
     work, sent = PayerWork(), list[Message]()
     listener = HttpListener(server.hub, Caller("http", tenant=TENANT), work, keeps_events=False)
@@ -74,7 +81,7 @@ async def status(server: SimulatedServer, frame: protocol.StreamFrame) -> int:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await ControlResponse(server.hub, TENANT, frame, listener, work)(scope, nothing_more, send)
+    await ControlResponse(server.hub, TENANT, frame, listener, waiting)(scope, nothing_more, send)
     return int(sent[0]["status"])
 
 
@@ -88,6 +95,27 @@ async def test_a_cancel_waits_for_the_text_that_it_came_behind() -> None:
         await asyncio.sleep(0)
     assert listener.final.finish_reason == "cancelled"
     assert await cancelled == 200
+
+
+async def test_of_frames_that_wait_for_their_answer_there_are_so_many_of_a_payer() -> None:
+    """As where an engine hangs."""
+    server, requests, payer = SimulatedServer(SIZE), RequestWork(), PayerWork()
+    listener = RecordingListener(server)
+    listener.send(endless())
+    rest(server)
+
+    def ask() -> asyncio.Task[int]:
+        adjust = protocol.Adjust(request_id="a", params=Params(temperature=0.5))
+        return asyncio.create_task(status(server, adjust, lambda: requests.waiting(payer)))
+
+    asked = [ask() for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    assert await ask() == 429
+    assert not any(one.done() for one in asked)
+    for one in asked:
+        one.cancel()
+    await asyncio.wait(asked)
+    assert not requests._waiting
 
 
 async def test_what_has_no_answer_takes_effect_before_that_is_said() -> None:

@@ -100,7 +100,7 @@ async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
     work.of(caller).owe(1000)  # a long wait
     waiting = [ask(caller) for _ in range(MOST_WAITING)]
     await asyncio.sleep(0)
-    with pytest.raises(Refusal, match="wait for their turn"):
+    with pytest.raises(Refusal, match="wait to be answered"):
         await ask(caller)
     assert (await ask(another)).body == b"told"
     for task in waiting:
