@@ -2,9 +2,10 @@
 
 By itself it looks at all that lives each time that a quarter more has come, and everybody waits meanwhile:
 80 ms for four thousand streams. Here it looks at what has come since the last time, and what it found alive
-it sees again every few minutes only, and where it finds next to nothing there, more and more rarely; most of
-what the gateway makes is in no cycle, and goes by itself. But a connection is in one, and a flood of them
-dies in seconds: where much more has come than ever lived, all is looked at sooner.
+it sees again every few minutes only, when nobody waits for a token, and where it finds next to nothing there,
+more and more rarely; most of what the gateway makes is in no cycle, and goes by itself. But a connection is
+in one, and a flood of them dies in seconds: where much more has come than ever lived, all is looked at
+sooner.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import asyncio
 import gc
 import math
 import time
+from collections.abc import Callable
 
 ALL_AGAIN_S, RARELY_S = 300.0, 3600.0
 FEW = 10_000  # objects that died late and can wait: some MB
@@ -67,19 +69,20 @@ def _look_at_all() -> int:
     return found
 
 
-async def _until_due(wait_s: float) -> None:
-    due_s = time.monotonic() + wait_s
+async def _until_due(wait_s: float, is_quiet: Callable[[], bool]) -> None:
+    began_s = time.monotonic()
     while True:
         await asyncio.sleep(min(GLANCE_S, wait_s))
-        if time.monotonic() >= due_s or _standing.is_much:
+        waited_s = time.monotonic() - began_s
+        if waited_s >= (wait_s if is_quiet() else RARELY_S) or _standing.is_much:
             return
 
 
-async def look_at_all_again() -> None:
+async def look_at_all_again(is_quiet: Callable[[], bool] = lambda: True) -> None:
     """Now and then, for as long as the server runs: everybody waits for as long as it takes."""
     wait_s = ALL_AGAIN_S
     while True:
-        await _until_due(wait_s)
+        await _until_due(wait_s, is_quiet)
         gc.unfreeze()
         found = _look_at_all()
         wait_s = ALL_AGAIN_S if found > FEW else min(2 * wait_s, RARELY_S)

@@ -177,6 +177,11 @@ class Hub:
         """Whether there is such a stream, and it has not ended."""
         return StreamKey(tenant, request_id) in self._registry.keys
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no stream."""
+        return self._empty.is_set()
+
     async def wait_until_empty(self) -> None:
         """Wait until no stream is left."""
         await self._empty.wait()

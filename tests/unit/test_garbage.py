@@ -97,7 +97,7 @@ def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
 async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     found, waits = iter([0, 0, FEW + 1, 0, 0, 0, 0, 0]), list[float]()
 
-    async def until_due(wait_s: float) -> None:
+    async def until_due(wait_s: float, is_quiet: object) -> None:
         waits.append(wait_s)
 
     monkeypatch.setattr(garbage, "_until_due", until_due)
@@ -107,3 +107,14 @@ async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch:
         await garbage.look_at_all_again()
     assert [wait / ALL_AGAIN_S for wait in waits[:6]] == [1, 2, 4, 1, 2, 4]
     assert waits[-1] == RARELY_S
+
+
+async def test_it_looks_when_nobody_waits_for_a_token_or_else_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = iter([False, False, True])
+    monkeypatch.setattr(garbage, "GLANCE_S", 0)
+    await garbage._until_due(0, lambda: next(quiet))
+    assert next(quiet, None) is None
+    monkeypatch.setattr(garbage, "RARELY_S", 0)
+    await garbage._until_due(0, lambda: False)
