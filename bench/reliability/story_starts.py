@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Function, Grammar, Guard, Message, Params, Tool
+from tests.fakes.guards import OF_TEXT
 
 WITH_TOOLS = (
     "{% for tool in tools or [] %}<tool>{{ tool | tojson }}{% endfor %}"
@@ -33,13 +34,7 @@ FIND = Tool(function=Function(name="find", parameters=SCHEMA))
 STOP = Tool(function=Function(name="stop", parameters=EMPTY))
 FREE = Tool(function=Function(name="free", strict=False))
 GUARDS = [
-    Guard(name="one", do="rewind", regex="th"),
-    Guard(name="two", do="rewind", times=1, then="pause", regex=r"\b[a-m]\w*\b"),
-    Guard(name="three", do="pause", regex="(?i)[r-t]"),
-    Guard(name="four", do="finish", regex="o.{3,}o"),
-    Guard(name="five", do="tell", regex=" "),
-    Guard(name="six", do="pause", budget=Budget(tokens=5)),
-    Guard(name="seven", do="rewind", times=16, regex="[aeiou]$"),
+    *OF_TEXT,
     Guard(name="eight", do="rewind", tool="find", path="$.q", forbid="a"),
     Guard(name="nine", do="pause", tool="*"),
     Guard(name="ten", do="rewind", tool="stop", times=2, then="pause"),

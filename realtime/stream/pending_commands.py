@@ -208,11 +208,11 @@ class PendingCommands:
 
 def _tokens_of_text(pending: PendingCommand) -> int:
     match pending:
-        case PendingCommand(frame=protocol.Inject(text=str(), tokens=list(tokens))):
-            return len(tokens)
-        case PendingCommand(frame=protocol.Inject(messages=list(), tokens=list(tokens))):
-            return len(tokens)
-        case PendingCommand(frame=protocol.Amend(), command=api.Append(tokens=tokens)):
+        case (
+            PendingCommand(frame=protocol.Inject(text=str(), tokens=list(tokens)))
+            | PendingCommand(frame=protocol.Inject(messages=list(), tokens=list(tokens)))
+            | PendingCommand(frame=protocol.Amend(), command=api.Append(tokens=tokens))
+        ):
             return len(tokens)
     return 0
 

@@ -22,9 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 
 from midstream import protocol
-from midstream.protocol import Budget, Credit, Guard, Message, Params
+from midstream.protocol import Credit, Message, Params
 from realtime.stream import params as stream_params
 from tests.fakes.checking_client import Account, Reader
+from tests.fakes.guards import OF_TEXT
 from tests.fakes.replayed_stream import retold
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -46,15 +47,6 @@ PICK = st.integers(0, 11)
 STOPS = ["e t", "s ", "ing", " a", "d w", "th", "🙂", "n", "re the"]
 PROMPTS: list[str | list[int]] = ["Once", "Once upon a time there was", [7], list(range(60, 100))]
 # Byte tokens among the words, so that characters come in pieces and break: E2 82 AC is a euro sign, 41 an A.
-GUARDS = [
-    Guard(name="one", do="rewind", regex="th"),
-    Guard(name="two", do="rewind", times=1, then="pause", regex=r"\b[a-m]\w*\b"),
-    Guard(name="three", do="pause", regex="(?i)[r-t]"),
-    Guard(name="four", do="finish", regex="o.{3,}o"),
-    Guard(name="five", do="tell", regex=" "),
-    Guard(name="six", do="pause", budget=Budget(tokens=5)),
-    Guard(name="seven", do="rewind", times=16, regex="[aeiou]$"),
-]
 BYTES = dict.fromkeys((0xE2, 0x82, 0xAC, 0x41), 37.0)
 
 
@@ -71,7 +63,7 @@ def params() -> st.SearchStrategy[Params]:
         "min_tokens": st.integers(0, 6),
         "ignore_eos": st.booleans(),
         "logprobs": st.sampled_from([None, 0, 2]),
-        "guards": st.lists(st.sampled_from(GUARDS), max_size=3, unique_by=lambda guard: guard.name),
+        "guards": st.lists(st.sampled_from(OF_TEXT), max_size=3, unique_by=lambda guard: guard.name),
     }
     return st.fixed_dictionaries({}, optional=choices).map(lambda values: Params(**values))
 
