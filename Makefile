@@ -13,13 +13,14 @@ SERVING := $(VENV)/.setup-serving-$(SUM)
 DEVELOPING := $(VENV)/.setup-developing-$(SUM)
 
 .DEFAULT_GOAL := help
-.PHONY: help serve setup test check bench bench-gpu bench-fleet route-sim reliability compat pictures
+.PHONY: help serve setup test test-gpu check bench bench-gpu bench-fleet route-sim reliability compat pictures
 .NOTPARALLEL:  # two set-ups at once would write into one environment
 
 help:
 	@echo "make serve   start the server on 127.0.0.1:8000 with a real model (HOST=, PORT=, MODEL= override)"
 	@echo "make setup   make $(VENV) with everything pinned, for developers; the other targets do by themselves what they need"
 	@echo "make test    run every test"
+	@echo "make test-gpu      run what touches a CUDA device, on one"
 	@echo "make check   formatting, lint, strict types, import rules"
 	@echo "make bench   measure, and write the table to bench/results"
 	@echo "make bench-gpu     measure a CUDA device, beside its limits and transformers"
@@ -39,6 +40,14 @@ setup: $(DEVELOPING)
 # of all. More than four processes would hold more models in memory than they save time.
 test: $(DEVELOPING)
 	$(RUN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
+
+# Those of the engine's tests that compute: by themselves they do it on the CPU, with kernels in Triton's interpreter.
+ON_DEVICE := $(addprefix tests/model/test_,on_device.py cuda_graphs.py greedy_oracle.py windows.py seeded_sampling.py \
+  failing_rows.py) $(addprefix tests/unit/test_,attention.py triton_draw.py batch_invariant.py host_pool.py \
+  steering_in_flight.py swapping.py exact_attention.py::test_by_kernels_too exact_attention.py::test_by_kernels_in_any_batch)
+
+test-gpu: $(DEVELOPING)
+	MIDSTREAM_TEST_DEVICE=cuda $(RUN)/python -m pytest --numprocesses=auto --maxprocesses=8 --durations=15 $(ON_DEVICE)
 
 check: $(DEVELOPING)
 	$(RUN)/ruff format --check .

@@ -125,7 +125,7 @@ def _sum_of(tokens: list[int]) -> int:
 
 
 def _sum(numbers: Tensor) -> int:
-    return zlib.crc32(numbers.contiguous().view(torch.uint8).numpy().data)
+    return zlib.crc32(numbers.contiguous().view(torch.uint8).cpu().numpy().data)
 
 
 class Rehearsed:
@@ -171,6 +171,7 @@ class Engines:
     block_size: int
     windows: tuple[int | None, ...] = (None,)  # of its groups of layers
     vocabulary: Vocabulary | None = None
+    device: str = "cpu"
     followed: dict[int, int] = field(default_factory=dict)  # what came behind tokens, by their sum
 
     @classmethod
@@ -178,13 +179,14 @@ class Engines:
         engine, hello = build(options)
         vocabulary = read_vocabulary(Path(hello.folder), hello.vocab, hello.eos)
         windows = engine.cache.windows.sizes
-        return cls(engine.runner, hello.vocab, engine.cache.total, hello.block, windows, vocabulary)
+        blocks = engine.cache.total
+        return cls(engine.runner, hello.vocab, blocks, hello.block, windows, vocabulary, hello.device)
 
     def engine(
         self, *, tokens: int = 0, step_tokens: int = STEP_TOKENS, drafts: bool = False
     ) -> tuple[Engine, RecordingRunner]:
         runner = RecordingRunner(self.runner)
-        sampler = Sampler(SLOTS, self.vocab, eos=[], rows=SLOTS)
+        sampler = Sampler(SLOTS, self.vocab, eos=[], rows=SLOTS, device=self.device)
         wanted = -(-tokens // self.block_size) * len(self.windows)
         cache = BlockCache(
             min(self.blocks, wanted or self.blocks), self.block_size, windows=self.windows, chunk=step_tokens

@@ -10,10 +10,12 @@ It knows rows, and a model that can be called. It samples nothing.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Rows
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -62,9 +64,10 @@ class DecodeGraphs:
         started = time.perf_counter()
         self._rows.copy_(self._columns([], self._rows.shape[1]))
         self._logits = torch.empty_like(self._computed(self._sizes[-1]))
-        for done, size in enumerate(reversed(self._sizes), 1):
-            self._replays[size] = capture(partial(self._step, size))
-            log.info("captured the decode step for %d rows (%d of %d)", size, done, len(self._sizes))
+        with _nothing_collected():
+            for done, size in enumerate(reversed(self._sizes), 1):
+                self._replays[size] = capture(partial(self._step, size))
+                log.info("captured the decode step for %d rows (%d of %d)", size, done, len(self._sizes))
         log.info("capturing took %.1f s", time.perf_counter() - started)
 
     def fits(self, rows: Rows[Row]) -> bool:
@@ -96,6 +99,18 @@ class DecodeGraphs:
         slots, positions, given = self._rows[:, :size].unbind()
         tokens = torch.where(given < 0, self._latest_tokens[slots], given)
         return self._forward(tokens, positions, self._attention.plan_decoding(slots, positions))
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Who lets go of a graph, as of an engine before this one, spoils whatever is being captured."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collected:
+            gc.enable()
 
 
 class CudaGraphCapture:

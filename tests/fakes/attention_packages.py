@@ -30,8 +30,8 @@ def _dense(
     scores = torch.einsum("thd,lhd->htl", query, keys) * scale
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
-    at = torch.arange(len(keys) - len(query), len(keys))
-    distance = at[:, None] - torch.arange(len(keys))
+    at = torch.arange(len(keys), device=keys.device)
+    distance = at[len(keys) - len(query) :, None] - at
     hidden = (distance < 0) | ((distance > left) & (left >= 0))
     scores = scores.masked_fill(hidden, -torch.inf)
     return torch.einsum("htl,lhd->thd", scores.softmax(-1), values), scores.logsumexp(-1).T

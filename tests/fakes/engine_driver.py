@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from engine import api, toy_model
 from engine.drafts.lookup import Lookup
 from engine.engine import Engine
+from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.interface import Runner
@@ -36,6 +37,7 @@ from engine.schedule.windows import Windows
 from engine.step.drafting import Drafting
 from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
+from tests.fakes.devices import DEVICE, ON_DEVICE
 from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.tiny_models import tiny_model
@@ -113,20 +115,21 @@ def model_engine(
     """Around any model, which belongs to the engine from now on."""
     ends = vocabulary.ends if vocabulary is not None else frozenset[int]()
     facts = describe(model.config)
+    model.to(DEVICE)  # type: ignore[arg-type]
     model.set_attn_implementation(NAME)
     groups = group_layers(facts.windows, facts.context)
     windows = tuple(group.window for group in groups)
     blocks = limits.kv_tokens // limits.block_size
     longest = Windows(windows, limits.block_size, limits.step_tokens).longest(blocks)
     context = min(facts.context, longest)
-    sampler = Sampler(SLOTS, facts.vocab, eos=ends, rows=limits.batch_rows)
+    sampler = Sampler(SLOTS, facts.vocab, eos=ends, rows=limits.batch_rows, device=DEVICE)
     pool = KvPool(
         facts.layers,
         facts.kv_heads,
         facts.head_dim,
         tokens=limits.kv_tokens + limits.block_size,
         dtype=model.dtype,
-        device="cpu",
+        device=str(DEVICE),
         groups=groups,
     )
     kernels = BACKENDS[limits.attention](pool, limits.block_size, facts.heads, SLOTS)
@@ -140,10 +143,17 @@ def model_engine(
         eos=ends,
     )
     if limits.captured:
-        runner.capture_decode(cast("TritonBackend", kernels), limits.batch_rows, lambda work: work)
+        _capture_decode(runner, kernels, limits.batch_rows)
     wrapped = runner if wrap is None else wrap(runner)
     copier = _copier(pool, limits)
     return _assembled(wrapped, sampler, limits, copier, pool, windows, vocabulary)
+
+
+def _capture_decode(runner: ModelRunner, kernels: AttentionBackend, rows: int) -> None:
+    if ON_DEVICE:  # where some models in float64 wait for it, and are not captured
+        backends.capture_decode(runner, kernels, rows)
+    else:
+        runner.capture_decode(cast("TritonBackend", kernels), rows, lambda work: work)
 
 
 def _copier(pool: KvPool, limits: Limits) -> LateBlockCopier | None:

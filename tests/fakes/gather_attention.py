@@ -28,7 +28,7 @@ class GatherPlan(TritonPlan):
         slots, positions = (torch.cat(column) for column in zip(*map(_tokens, self.parts), strict=True))
         groups = query.shape[0] // keys.shape[0]
         size, width = self.tables.block_size, self.tables.tensor.shape[1]
-        at = torch.arange(width * size)
+        at = torch.arange(width * size, device=query.device)
         indices = self.tables.tensor[slots].long()[:, at // size] * size + at % size  # [T, L]
         q = query.transpose(0, 1).reshape(len(slots), -1, groups, query.shape[2])  # [T, KV, G, D]
         distance = positions[:, None] - at
@@ -56,5 +56,5 @@ def _tokens(tiles: Tiles) -> tuple[Tensor, Tensor]:
         for slot, position, count in zip(slots.tolist(), positions.tolist(), counts.tolist(), strict=True)
         for at in range(count)
     ]
-    found = torch.tensor(every)
+    found = torch.tensor(every, device=tiles.numbers.device)
     return found[:, 0], found[:, 1]

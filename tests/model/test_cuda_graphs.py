@@ -3,6 +3,7 @@ host never waits for the device."""
 
 from __future__ import annotations
 
+import gc
 import itertools
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from engine.forward.model_runner import ModelRunner
 from engine.model.preflight import ModelError
 from engine.sampling import triton_draw
 from tests.fakes.device_waits import NoDeviceWaits
+from tests.fakes.devices import ON_DEVICE
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
 from tests.fakes.greedy_oracle import oracle
 from tests.fakes.tiny_models import ARCHITECTURES
@@ -59,6 +61,7 @@ def test_steered_streams_say_what_generate_says(architecture: str, limits: Limit
         oracle(architecture).check(told)
 
 
+@pytest.mark.skipif(ON_DEVICE, reason="there they know no float64: `test_on_device.py`")
 def test_a_whole_model_reads_with_our_kernels() -> None:
     """Of each architecture's kinds of layer: windows, caps and sinks, in a chunk and in a captured step."""
     limits = Limits(kv_tokens=32, step_tokens=16, batch_rows=2, attention="triton", captured=True)
@@ -74,9 +77,11 @@ class CountingCapture:
     def __init__(self) -> None:
         self.captured = 0
         self.replayed = 0
+        self.collected = False
 
     def __call__(self, work: Work) -> Work:
         self.captured += 1
+        self.collected |= gc.isenabled()
 
         def replay() -> None:
             self.replayed += 1
@@ -104,6 +109,14 @@ def test_nothing_that_a_client_may_do_is_captured_again() -> None:
     driver.settle(api.Resume(1), api.Cancel(0))
     assert capture.captured == len(batch_sizes(4))
     assert capture.replayed > 20
+
+
+def test_nothing_is_collected_while_steps_are_captured() -> None:
+    assert gc.isenabled()
+    _, capture = captured_llama()
+    assert capture.captured
+    assert not capture.collected
+    assert gc.isenabled()
 
 
 def gathering() -> tuple[ModelRunner, TritonBackend]:

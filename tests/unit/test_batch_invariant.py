@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from engine.build.product_trial import ProductShape, least_multiple
+from tests.fakes.devices import DEVICE
 from tests.fakes.triton_kernels import needs_triton, small_product_tiles
 
 pytestmark = needs_triton
@@ -24,7 +25,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def noise(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))).to(DEVICE, dtype)
 
 
 def ours() -> Any:
@@ -42,7 +43,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_linear_layer(dtype: torch.dtype, biased: bool) -> None:
-    layer = nn.Linear(33, 20, bias=biased).to(dtype)
+    layer = nn.Linear(33, 20, bias=biased).to(DEVICE, dtype)
     x = noise(1, ROWS, 33, dtype=dtype)
     expected = layer(x)
     with ours():
@@ -59,7 +60,7 @@ def test_groups_of_experts(dtype: torch.dtype, transposed: bool) -> None:
     experts = noise(5, 24, 32, dtype=dtype)
     weights = noise(5, 32, 24, dtype=dtype).transpose(1, 2) if transposed else experts
     x = noise(ROWS, 24, dtype=dtype)
-    ends = torch.tensor([0, 20, 21, 21, ROWS], dtype=torch.int32)
+    ends = torch.tensor([0, 20, 21, 21, ROWS], dtype=torch.int32, device=DEVICE)
     bounds = [0, *ends.tolist()]
     each = [x[low:high] @ weights[group] for group, (low, high) in enumerate(zip(bounds, ends, strict=False))]
     with ours():
@@ -67,7 +68,7 @@ def test_groups_of_experts(dtype: torch.dtype, transposed: bool) -> None:
         close(found, torch.cat(each))
         for row in (0, 19, 20, 36):
             group = int((ends <= row).sum())
-            alone = (torch.arange(5) >= group).int()
+            alone = (torch.arange(5, device=DEVICE) >= group).int()
             assert torch.equal(functional.grouped_mm(x[row : row + 1], weights, offs=alone)[0], found[row])
 
 
@@ -81,7 +82,7 @@ def test_a_mean() -> None:
 
 
 def test_rows_that_stand_apart_and_weights_that_are_shared() -> None:
-    embedding, wide = nn.Embedding(20, 16), noise(ROWS, 48)
+    embedding, wide = nn.Embedding(20, 16, device=DEVICE), noise(ROWS, 48)
     head = nn.Linear(16, 20, bias=False)
     head.weight = embedding.weight
     middle = wide[:, 16:32]
@@ -89,14 +90,14 @@ def test_rows_that_stand_apart_and_weights_that_are_shared() -> None:
     with ours():
         close(head(middle), expected)
         close(head(middle.T.contiguous().T), expected)
-        assert torch.equal(embedding(torch.tensor([3])), embedding.weight[3:4])
+        assert torch.equal(embedding(torch.tensor([3], device=DEVICE)), embedding.weight[3:4])
 
 
 def test_the_trial_of_products_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.build.product_trial.SOME_ROWS", 12)
     monkeypatch.setattr("engine.build.product_trial.MANY_ROWS", (40,))
     with ours():
-        assert least_multiple({ProductShape(24, 40, biased=True)}, torch.bfloat16, (1,)) == 1
+        assert least_multiple({ProductShape(24, 40, biased=True)}, torch.bfloat16, (1,), DEVICE) == 1
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from engine.forward.kv_pool import KvPool
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from tests.fakes.attention_kinds import Kind, kinds
+from tests.fakes.devices import DEVICE
 from tests.fakes.triton_kernels import add_term_by_term, needs_triton, triton_backend
 
 BLOCK, BLOCKS = 16, 160
@@ -53,7 +54,7 @@ class Context:
         generator = torch.Generator().manual_seed(self.seed)
         heads = (KV_HEADS * GROUP, KV_HEADS, KV_HEADS)
         query, keys, values = (
-            torch.randn(each, BLOCKS * BLOCK, SIZE, generator=generator).to(dtype) for each in heads
+            torch.randn(each, BLOCKS * BLOCK, SIZE, generator=generator).to(DEVICE, dtype) for each in heads
         )
         return query, keys, values
 
@@ -71,7 +72,7 @@ def computed(
     contexts: list[Context], kind: Kind, dtype: torch.dtype, elsewhere: float = 1e3, backend: str = "sdpa"
 ) -> list[Tensor]:
     """For each context [count, H, D]; whoever reads what is not its own will be seen."""
-    pool = KvPool(1, KV_HEADS, SIZE, tokens=BLOCKS * BLOCK, dtype=dtype, device="cpu")
+    pool = KvPool(1, KV_HEADS, SIZE, tokens=BLOCKS * BLOCK, dtype=dtype, device=str(DEVICE))
     pool.keys[0].fill_(elsewhere)
     pool.values[0].fill_(elsewhere)
     order, plans = BACKENDS[backend](pool).plan([context.row(slot) for slot, context in enumerate(contexts)])
@@ -83,7 +84,7 @@ def computed(
         own = slice(context.tokens - context.count, context.tokens)
         batch.append((query[:, own], keys[:, own], values[:, own]))
     query, keys, values = (torch.cat(column, 1)[None] for column in zip(*batch, strict=True))
-    sinks = torch.linspace(-1, 2, KV_HEADS * GROUP, dtype=dtype) if kind.sinks else None
+    sinks = torch.linspace(-1, 2, KV_HEADS * GROUP, dtype=dtype, device=DEVICE) if kind.sinks else None
     found, _ = paged_attention(
         Layer(),
         query,

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.forward.kv_pool import KvPool
 from engine.memory.host_pool import HostPool, piece_sizes
+from tests.fakes.devices import DEVICE
 
 BLOCK, BLOCKS = 4, 6
 BLOCK_BYTES = 2 * 3 * 2 * BLOCK * 5 * 8  # 1920
@@ -17,7 +18,7 @@ PIECES = 8192 + 4096 + 2048  # for blocks 0 to 3, 4 and 5, and 6
 
 
 def pool() -> KvPool:
-    made = KvPool(3, 2, 5, tokens=BLOCKS * BLOCK, dtype=torch.float64, device="cpu")
+    made = KvPool(3, 2, 5, tokens=BLOCKS * BLOCK, dtype=torch.float64, device=str(DEVICE))
     for number, tensor in enumerate((*made.keys, *made.values)):
         tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(number)))
     return made
@@ -64,7 +65,7 @@ def test_blocks_find_their_places_whatever_the_order(order: list[int]) -> None:
     before = [tokens_of(made, block) for block in range(BLOCKS)]
     host.save(list(enumerate(order)))
     made.zero(slice(0, BLOCKS * BLOCK))
-    host.load([(here, BLOCKS - 1 - block) for block, here in enumerate(order)])
+    host.load([(here, BLOCKS - 1 - block) for block, here in enumerate(order)]).wait()
     assert all(torch.equal(tokens_of(made, BLOCKS - 1 - block), before[block]) for block in range(BLOCKS))
 
 

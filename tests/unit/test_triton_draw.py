@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from torch import Tensor
 from bench.reliability.draws import FILTERS, asked
 from engine.sampling import noise
 from engine.sampling.draw import draw
+from tests.fakes.devices import DEVICE
 from tests.fakes.triton_kernels import needs_triton
 
 pytestmark = needs_triton
@@ -27,7 +29,9 @@ ASKED = {**FILTERS, "greedy": {"temperature": 0.0}, "as cold as may be": {"tempe
 def by_kernel(scores: Tensor, **filters: float) -> list[int]:
     from engine.sampling import triton_draw
 
-    return triton_draw.draw(scores, asked(len(scores), KEYS[: len(scores)], **filters)).tolist()
+    wanted = asked(len(scores), KEYS[: len(scores)].to(DEVICE), **filters)
+    there = replace(wanted, parameters=wanted.parameters.to(DEVICE))
+    return triton_draw.draw(scores.to(DEVICE), there).tolist()
 
 
 def by_torch(scores: Tensor, **filters: float) -> list[int]:
