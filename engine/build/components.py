@@ -27,6 +27,7 @@ from engine.build.exactness import (
 from engine.build.footprint import bytes_per_token, tokens_of_longest
 from engine.forward import backends
 from engine.forward.attention import NAME, AttentionBackend
+from engine.forward.fused_layers import fuse
 from engine.forward.kv_pool import KvPool
 from engine.forward.model_runner import ModelRunner
 from engine.ggml.decoder import GgmlModel
@@ -120,6 +121,8 @@ class Components:
 
             make_batch_invariant(model)
             self.products = "products and means by our kernels, the same for any number of rows"
+        elif self._on_cuda and self._ranks is None:  # ranks hold parts of a layer
+            self.products = fuse(model)
         else:
             self.products = str(pack(model))
 

@@ -1,5 +1,5 @@
-"""Our products and means compiled for a device that is not there, as `absent_device.py` does: standard input
-has the case and how many rows there are each time."""
+"""Our products, means and rotations compiled for a device that is not there, as `absent_device.py` does:
+standard input has the case and how many rows there are each time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch.nn import functional
 from triton.runtime import driver
 
 from engine.forward.batch_invariant import BatchInvariant
+from engine.forward.rotation_kernel import rotated
 from tests.fakes.absent_device import AbsentDriver, Case, Kernel, about, compiled_only
 
-INS, EXPERTS = 512, 5
+INS, EXPERTS, SIZE = 512, 5, 128
 LAYERS = ((6_500, True), (128_256, False))  # columns, and whether there is a bias
 
 
@@ -38,6 +39,8 @@ def compute(x: Tensor) -> None:
     ends = torch.full((EXPERTS,), len(x), dtype=torch.int32)
     functional.grouped_mm(x, x.new_zeros(EXPERTS, 2 * INS, INS).transpose(1, 2), offs=ends)
     x.float().pow(2).mean(-1, keepdim=True)
+    query, key = (x.new_zeros(1, len(x), heads, SIZE).transpose(1, 2) for heads in (24, 4))
+    rotated(query, key, x.new_zeros(1, len(x), SIZE), x.new_zeros(1, len(x), SIZE))
 
 
 if __name__ == "__main__":

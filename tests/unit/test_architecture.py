@@ -272,6 +272,7 @@ OTHERS = {
     "engine.ggml.tile": ["llvmlite", "numba", "torch"],
     "engine.forward.by_triton": ["torch", "triton"],
     "engine.forward.batch_invariant": ["torch", "triton"],
+    "engine.forward.rotation_kernel": ["torch", "triton"],
     "engine.model": [
         "filelock",
         "gguf",

@@ -82,10 +82,12 @@ def test_they_fit_and_a_few_serve_all_batches(
 
 @needs_triton
 @every_device
-def test_products_and_means_fit_and_one_of_each_serves_all_rows(case: dict[str, Any], tmp_path: Path) -> None:
+def test_products_means_and_rotations_fit_and_one_of_each_serves_all_rows(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
     found = compiled(tmp_path, case, [1, 2, 7, 64, 2048], by="absent_device_products")
     names = sorted(kernel["name"] for kernel in found[0])
-    assert names == ["average"] + ["multiply"] * 3
+    assert names == ["average", *["multiply"] * 3, "turn"]
     assert not any(found[1:]), "how many rows there are asks for no other kernel"
     check(case, found[0])
 
