@@ -3,9 +3,10 @@ may have. Each of the others adds at most half of the time that the one with the
 
 A table of what was seen, with a line for each doubling, and between those as between points. What was seen
 long ago counts no more: contexts have outgrown it, or whoever had long ones is gone. What is not known is
-tried, a doubling at a time: a step that is too long is so once.
+tried, a doubling at a time: a step that is too long is so once. How long a tenant takes alone is known of it
+alone: of another, whose contexts are long, as few rows may take many times as long.
 
-It knows numbers alone.
+It knows numbers alone, and which are one tenant's.
 """
 
 from __future__ import annotations
@@ -31,29 +32,38 @@ class _Seen:
 class RowTimes:
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}  # by how many digits the number of tokens has
+        self._alone: dict[tuple[int, int], _Seen] = {}  # of a tenant's steps, by that too
         self._steps = 0
         self._asked, self._tried = 0, -TRIED  # times, and the last of them that something was to be seen
 
     def __bool__(self) -> bool:
         return bool(self._seen)
 
-    def learn(self, tokens: int, seconds: float) -> None:
-        """A step that did nothing else has taken so long."""
+    def learn(self, tokens: int, seconds: float, whose: int | None = None) -> None:
+        """A step that did nothing else has taken so long. `whose`: all its rows are this tenant's."""
         self._steps += 1
         digits = tokens.bit_length()
-        seen = self._seen.get(digits)
+        self._seen[digits] = self._with(self._seen.get(digits), tokens, seconds)
+        if whose is not None:
+            alone = self._with(self._alone.pop((whose, digits), None), tokens, seconds)
+            self._alone[whose, digits] = alone
+            if len(self._alone) > KNOWN_STEPS + 1:  # the first is known no more
+                del self._alone[next(iter(self._alone))]
+
+    def _with(self, seen: _Seen | None, tokens: int, seconds: float) -> _Seen:
+        """One step more."""
         if seen is None:
-            self._seen[digits] = _Seen(tokens, seconds, self._steps)
-            return
+            return _Seen(tokens, seconds, self._steps)
         weight = NEWEST if self._is_known(seen) else 1.0
         seen.tokens += weight * (tokens - seen.tokens)
         seen.seconds += weight * (min(seconds, OUTLIER * seen.seconds) - seen.seconds)
         seen.at = self._steps
+        return seen
 
     def _is_known(self, seen: _Seen) -> bool:
         return self._steps - seen.at <= KNOWN_STEPS
 
-    def of(self, tokens: int) -> float:
+    def of(self, tokens: float) -> float:
         """As of the nearest that was seen, where nothing was on one side."""
         points = self._points
         if tokens <= points[0].tokens:
@@ -64,15 +74,16 @@ class RowTimes:
                 return below.seconds + part * (above.seconds - below.seconds)
         return points[-1].seconds
 
-    def most_of(self, tenants: int, fewest: int, beside_prompts: bool) -> int | None:
-        """Rows that a step of so many tenants may have, of whom one has the fewest; prompts have half of what
-        is not theirs. Where it is yet to be seen how long those take alone, None now and then: the step is
-        to have nothing else. Else it is as many for each."""
+    def most_of(self, tenants: int, whose: int, fewest: int, beside_prompts: bool) -> int | None:
+        """Rows that a step of so many tenants may have, of whom this one has the fewest; prompts have half of
+        what is not theirs. Where it is yet to be seen how long those take alone, None now and then: the step
+        is to have nothing else. Else it is as many for each."""
         self._asked += 1
-        seen = self._seen.get(fewest.bit_length())
-        if seen is not None and self._is_known(seen):
+        alone = self._alone.get((whose, fewest.bit_length()))
+        if alone is not None and self._is_known(alone):
             part = PART / 2 if beside_prompts else PART
-            return int(self._most((1 + part * (tenants - 1)) * self.of(fewest)))
+            own_s = alone.seconds + self.of(fewest) - self.of(alone.tokens)
+            return int(self._most((1 + part * (tenants - 1)) * own_s))
         if self._asked - self._tried < TRIED:
             return tenants * fewest
         self._tried = self._asked
