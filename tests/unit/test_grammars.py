@@ -81,6 +81,19 @@ def test_what_is_forced_stays_within_credit_and_max_tokens() -> None:
     assert driver.told[1].finish == api.Finish("length")
 
 
+def test_logprobs_of_many_tokens_that_are_forced_at_once_are_put_behind_those_before() -> None:
+    driver = new()
+    lifecycle = driver.engine._lifecycle
+    driver.send(api.Submit(1, PROMPT, replace(SOME, logprobs=1), credit=0))
+    driver.step()
+    sequence = driver.engine.scheduler.sequences[1]
+    lifecycle.add_forced(sequence, [5])
+    before = lifecycle.news(sequence).logprobs
+    lifecycle.add_forced(sequence, [6, 7])
+    assert lifecycle.news(sequence).logprobs is before, "else each would cost as much as all before it"
+    assert before == [api.Logprob(0.0, [(token, 0.0)]) for token in (5, 6, 7)]
+
+
 @OVERLAPS
 @pytest.mark.parametrize("text", ["<|im_end|>", "a<|im_start|>b", "a<|im_end|>b", "ab<|bos|>"])
 def test_what_is_forced_and_spells_a_special_token_is_text(text: str, overlap: bool) -> None:
