@@ -19,6 +19,7 @@ PART = 0.5  # of others' time, for what comes beside them
 NEWEST = 0.1  # how much of a mean the newest step is
 OUTLIER = 3.0  # times what was expected: no step is taken to have cost more
 TRIED = 8  # one in so many steps has none but those whose time is to be seen
+TENANTS, SELDOM = 4, 64  # of whom it is known: then one in so many, and else it is as of the quickest of them
 KNOWN_STEPS = 250  # for which something is known that is not seen again
 
 
@@ -79,15 +80,26 @@ class RowTimes:
         what is not theirs. Where it is yet to be seen how long those take alone, None now and then: the step
         is to have nothing else. Else it is as many for each."""
         self._asked += 1
-        alone = self._alone.get((whose, fewest.bit_length()))
-        if alone is not None and self._is_known(alone):
-            part = PART / 2 if beside_prompts else PART
-            own_s = alone.seconds + self.of(fewest) - self.of(alone.tokens)
-            return int(self._most((1 + part * (tenants - 1)) * own_s))
-        if self._asked - self._tried < TRIED:
+        alone, some = self._alone_of(whose, fewest.bit_length())
+        if alone is None and self._asked - self._tried >= (SELDOM if some else TRIED):
+            self._tried = self._asked
+            return None
+        base = alone or some
+        if base is None:
             return tenants * fewest
-        self._tried = self._asked
-        return None
+        part = PART / 2 if beside_prompts else PART
+        own_s = base.seconds + self.of(fewest) - self.of(base.tokens)
+        return int(self._most((1 + part * (tenants - 1)) * own_s))
+
+    def _alone_of(self, whose: int, digits: int) -> tuple[_Seen | None, _Seen | None]:
+        """What is known of this tenant, and of the quickest, if it is known of several."""
+        alone = self._alone.get((whose, digits))
+        if alone is not None and self._is_known(alone):
+            return alone, None
+        others = [
+            seen for (_, count), seen in self._alone.items() if count == digits and self._is_known(seen)
+        ]
+        return None, min(others, key=attrgetter("seconds")) if len(others) >= TENANTS else None
 
     def beside(self, tokens: int) -> int:
         """How many more leave so many two thirds of their pace."""

@@ -12,7 +12,7 @@ from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
-from engine.step.row_times import KNOWN_STEPS, PART, TRIED, RowTimes
+from engine.step.row_times import KNOWN_STEPS, PART, SELDOM, TRIED, RowTimes
 from engine.step.step_times import StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver, turns
 
@@ -244,9 +244,22 @@ def test_of_tenants_that_come_and_go_all_are_remembered_who_were_seen_of_late() 
     times = known(lambda rows: 0.01, 1)
     for tenant in range(MANY, MANY + KNOWN_STEPS):
         times.learn(1, 0.01, tenant)
-    assert times.most_of(2, FEW, 1, False) is not None
+    assert not any(times.most_of(2, FEW, 1, False) is None for _ in range(SELDOM))
     times.learn(1, 0.01, MANY + KNOWN_STEPS)
     assert times.most_of(2, FEW, 1, False) is None
+
+
+def test_where_many_tenants_come_and_go_hardly_a_step_is_for_one_alone() -> None:
+    times = known(lambda rows: 0.01 + 0.001 * rows, 1, 2, 4, 8)
+    alone = 0
+    for tenant in range(1000):
+        if (most := times.most_of(8, tenant, 1, False)) is None:
+            alone += 1
+            times.learn(1, 0.011, tenant)
+        else:
+            times.learn(8, 0.018)
+        assert most is None or most >= 8
+    assert alone < 1000 // (SELDOM // 2)
 
 
 def test_prompts_of_a_token_have_a_few_rows_beside_anothers() -> None:
