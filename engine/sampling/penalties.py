@@ -10,7 +10,8 @@ It knows sequences, and nothing of temperatures, seeds or draws.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -143,17 +144,18 @@ class TokenCounts:
         rows = self._rows_of([seq.slot for seq in seqs])
         counts: dict[int, CountedRow] = {}
         anew = []
-        named: list[list[int]] = [[], [], []]  # rows, tokens that they have not named yet, where to put these
-        output: list[list[int]] = [[], [], []]  # rows, tokens that are output, or no longer, and how often
+        named = _columns()  # rows, tokens that they have not named yet, where to put these
+        output = _columns()  # rows, tokens that are output, or no longer, and how often
         for seq, row in zip(seqs, rows, strict=True):
             count = self._counted.pop(seq.slot, None)
             if count is None:
                 count = CountedRow(row)
                 anew.append(row)
             new, said, gone = count.catch_up(seq)
-            _extend(named, [row] * len(new), new, range(len(count.distinct) - len(new), len(count.distinct)))
-            _extend(output, [row] * len(said), said, [1] * len(said))
-            _extend(output, [row] * len(gone), gone, [-1] * len(gone))
+            end = len(count.distinct)
+            _extend(named, row, new, array("q", range(end - len(new), end)))
+            _extend(output, row, said, array("q", [1]) * len(said))
+            _extend(output, row, gone, array("q", [-1]) * len(gone))
             counts[seq.slot] = count
         if anew:
             self._output.index_fill_(0, upload(anew, device), 0)
@@ -165,9 +167,16 @@ class TokenCounts:
         return [counts[request.seq.slot] for request in requests]
 
 
-def _extend(columns: list[list[int]], *more: Iterable[int]) -> None:
-    for column, values in zip(columns, more, strict=True):
-        column.extend(values)
+def _columns() -> list[array[int]]:
+    """Three, of whole contexts, maybe."""
+    return [array("q"), array("q"), array("q")]
+
+
+def _extend(columns: list[array[int]], row: int, tokens: list[int], values: array[int]) -> None:
+    rows, ids, others = columns
+    rows.extend(array("q", [row]) * len(tokens))
+    ids.extend(array("q", tokens))
+    others.extend(values)
 
 
 def _spread(lengths: list[int], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from engine.api import Logprob
 from engine.nonblocking_transfer import Download
+from engine.sampling import race
+from engine.sampling.noise import BLOCK
 from engine.schedule.sequence import SampledToken, Sequence
 
 
@@ -44,10 +46,8 @@ class Readback:
 
 
 class LogprobsReadback:
-    """The sampled token's logprob and those of the `count` most likely, for some rows.
-
-    topk leaves open which of several equal tokens it takes at its edge; we take the lowest ids there.
-    """
+    """The sampled token's logprob and those of the `count` most likely, for some rows. Of equally likely
+    tokens the lowest ids are told."""
 
     def __init__(self, rows: list[int], own: Tensor, logprobs: Tensor, count: int) -> None:
         self._rows = rows
@@ -59,18 +59,14 @@ class LogprobsReadback:
     def _most_likely(self, logprobs: Tensor) -> list[Download]:
         """Their ids and logprobs, the likeliest first, and how many of them can come: a token that cannot is
         no answer to "which are likely", and -inf is no number in JSON."""
-        values, ids = logprobs.topk(self._count)
-        edge = values[:, -1:]
-        everything = torch.arange(self._vocab, device=logprobs.device)
-        tied = torch.where(logprobs == edge, everything, self._vocab).topk(self._count, largest=False).values
-        none = edge.new_full((), -torch.inf)
-        ids = torch.cat([ids, tied], 1)
-        values = torch.cat(
-            [torch.where(values > edge, values, none), torch.where(tied < self._vocab, edge, none)], 1
-        )
-        ids, order = ids.sort(dim=1)  # of equal ones the lowest ids come first
-        values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-        ids, values = ids.gather(1, order)[:, : self._count], values[:, : self._count]
+        # They stand in as many blocks as they are at most: those of the greatest peaks, the first of equals.
+        peaks = race.peaks(logprobs).sort(dim=1, descending=True, stable=True)
+        blocks = peaks.indices[:, : self._count].sort(dim=1).values
+        ids = (blocks[:, :, None] * BLOCK + torch.arange(BLOCK, device=logprobs.device)).flatten(1)
+        inside = logprobs.gather(1, ids.clamp(max=self._vocab - 1))
+        inside.masked_fill_(ids >= self._vocab, -torch.inf)
+        values, order = inside.sort(dim=1, descending=True, stable=True)
+        ids, values = ids.gather(1, order[:, : self._count]), values[:, : self._count]
         return [Download(tensor) for tensor in (ids, values, (values > -torch.inf).sum(1))]
 
     def read(self) -> list[tuple[int, Logprob]]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.api import Sampling
-from engine.nonblocking_transfer import Download, upload, upload_tensor
+from engine.nonblocking_transfer import Download, on_host, upload, upload_tensor
 from engine.sampling import filters, noise
 from engine.sampling.draw import Asked, draw_on
 from engine.sampling.penalties import TokenCounts
@@ -41,7 +41,7 @@ def _penalised(s: Sampling) -> bool:
 
 def _tensors(bias: dict[int, float]) -> tuple[Tensor, Tensor]:
     """Its tokens, and by how much: a step puts together those of its rows, which may have hundreds each."""
-    return torch.tensor([*bias]), torch.tensor([*bias.values()], dtype=torch.float64)
+    return on_host([*bias]), on_host([*bias.values()], torch.float64)
 
 
 class Sampler:
@@ -157,7 +157,7 @@ class Sampler:
     def _add_bias(self, scores: Tensor, rows: list[int], slots: list[int]) -> None:
         """That of each slot to its row."""
         tokens, by = zip(*filter(None, map(self._bias.get, slots)), strict=True)
-        places = torch.tensor(rows).repeat_interleave(torch.tensor([*map(len, tokens)]))
+        places = on_host(rows).repeat_interleave(on_host([*map(len, tokens)]))
         parts = (places, torch.cat(tokens), torch.cat(by).to(scores.dtype))
         place, token, more = (upload_tensor(part, self._device) for part in parts)
         scores.index_put_((place, token), more, accumulate=True)

@@ -49,11 +49,12 @@ class Scheduler:
         tenant_prefill: int,
         host_cache: HostCache | None = None,
         prompt_tokens: Callable[[int], int] | None = None,
-        most_rows: Callable[[int, int, bool], int | None] | None = None,
+        most_rows: Callable[[int, int, int, bool], int | None] | None = None,
     ) -> None:
         """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half
         of a step's, if nobody knows. `most_rows`: how many rows, and drafts, a step of so many tenants may
-        have, of whom one has the fewest, and maybe prompts; None if it is to have nothing else."""
+        have, of whom this one has the fewest, so many, and maybe prompts; None if it is to have nothing
+        else."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
@@ -256,7 +257,7 @@ class Scheduler:
             self._most = 0
             return
         least, fewest = min(counts.items(), key=itemgetter(1))
-        most = self._most_rows(max(2, len(counts)), fewest, bool(self._prompts))
+        most = self._most_rows(max(2, len(counts)), least, fewest, bool(self._prompts))
         self._most, self._few_alone = most or 0, most is None
         if not self._few_alone and counts.total() <= self._most:
             return

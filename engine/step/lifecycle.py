@@ -133,7 +133,9 @@ class Lifecycle:
             news.index = sequence.num_outputs
         news.tokens.append(token)
         if sampled.logprob is not None:
-            news.logprobs = [*(news.logprobs or []), sampled.logprob]
+            if news.logprobs is None:
+                news.logprobs = []
+            news.logprobs.append(sampled.logprob)
 
     def take_news(self) -> list[api.News]:
         """All news since they were last taken."""

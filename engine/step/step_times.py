@@ -38,7 +38,8 @@ class StepTimes:
         elif tokens:
             self._mixed = 0
             self.decode.learn(tokens, seconds)
-            self.rows.learn(tokens, seconds)
+            tenants = {row.sequence.tenant for row in rows}
+            self.rows.learn(tokens, seconds, tenants.pop() if len(tenants) == 1 else None)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. As many as of rows, as long as

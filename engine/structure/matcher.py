@@ -23,6 +23,7 @@ from engine.structure.vocabulary import Vocabulary
 
 ALLOWED = 200  # a mask's byte of a token that may come
 AT_ONCE = 512  # tokens that are followed in one go: meanwhile nobody else has the interpreter
+MOST_FORCED = 1024  # bytes whose tokens are asked for: meanwhile neither, for half a millisecond
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
     "them have ended."
@@ -201,11 +202,14 @@ class Matcher:
     def forced(self, mask: bytes | None) -> list[int]:
         """The tokens that must come next, where the mask leaves one: that, and what follows of itself.
 
-        To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice.
+        To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice,
+        nor where a grammar of a few characters forces a megabyte. What the bytes are the mask has found.
         """
         only = -1 if mask is None else mask.find(ALLOWED)
         if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
             return []
+        if len(self._matcher.compute_ff_bytes()) > MOST_FORCED:
+            return [only]
         tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
         self._check(self._matcher)
         return tokens or [only]

@@ -304,7 +304,7 @@ def _tokenize(
     with _refusing(frame, model):
         match frame:
             case protocol.Start(prompt=str() as text):
-                return model.tokenizer.encode(text, below=model.context)
+                return _computable(model.tokenizer.encode(text, below=model.context), model)
             case protocol.Start(prompt=list() as tokens):
                 return _known(tokens, "prompt", model)
             case protocol.Start(messages=list() as messages):
@@ -314,7 +314,7 @@ def _tokenize(
                     messages, tools, below=model.context, brief=brief, turns=turns
                 )
                 output_rules(frame, prompt, model)
-                return prompt
+                return _computable(prompt, model)
             case protocol.Inject():
                 return _injection(frame, model, brief)
     return None
@@ -397,11 +397,12 @@ def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[
         return _known(frame.tokens, "tokens", model)
     if frame.messages is not None:
         check_contents(frame.messages)
-        return model.tokenizer.encode_turns(frame.messages, below=model.context, brief=brief)
+        turns = model.tokenizer.encode_turns(frame.messages, below=model.context, brief=brief)
+        return _computable(turns, model)
     tokens = model.tokenizer.encode(frame.text or "", special=False, below=model.context)
     if not tokens:
         raise Refusal("invalid_frame", "The `text` of the inject is empty: there is nothing to inject.")
-    return tokens
+    return _computable(tokens, model)
 
 
 def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
@@ -411,6 +412,18 @@ def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
     if highest >= model.vocab:
         raise Refusal(
             "invalid_frame", f"`{field}` has token {highest}; this model's tokens are 0 to {model.vocab - 1}."
+        )
+    return tokens
+
+
+def _computable(tokens: list[int], model: ServedModel) -> list[int]:
+    """Of a text. A tokenizer may have tokens that the model has no weights for: the step that was to compute
+    one would fail, and be computed again in parts, for everybody."""
+    if model.tokenizer.vocab > model.vocab and max(tokens, default=0) >= model.vocab:
+        raise Refusal(
+            "invalid_frame",
+            f"The text has token {max(tokens)} of the tokenizer of this model, whose own tokens are 0 to "
+            f"{model.vocab - 1}.",
         )
     return tokens
 

@@ -250,6 +250,7 @@ OTHERS = {
     "engine": ["msgspec", "torch", "transformers"],
     "engine.api": ["msgspec"],
     "engine.compiled": ["numba"],
+    "engine.nonblocking_transfer": ["numpy", "torch"],
     "engine.listening": ["msgspec"],
     "engine.listening.grpc_door": ["grpc"],
     "engine.drafts": [],

@@ -17,7 +17,7 @@ from engine.schedule.batch import Row
 from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
-from engine.structure.matcher import Matcher
+from engine.structure.matcher import MOST_FORCED, Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.grammars import LIST, PERSON, matches, told
@@ -41,7 +41,7 @@ def new(overlap: bool = False) -> Driver:
 
 
 def regex(text: str, **params: Any) -> api.Sampling:
-    return replace(SOME, grammar=told(Grammar(regex=text)), **params)
+    return replace(SOME, **{"grammar": told(Grammar(regex=text)), **params})
 
 
 def text_of(driver: Driver, stream: int = 1) -> str:
@@ -79,6 +79,32 @@ def test_what_is_forced_stays_within_credit_and_max_tokens() -> None:
     driver.settle(api.Adjust(1, regex("abcdefghij", max_tokens=7)), api.Grant(1, 1000))
     assert text_of(driver) == "abcdefg"
     assert driver.told[1].finish == api.Finish("length")
+
+
+def test_of_very_much_that_is_forced_a_token_at_a_time_is_taken_and_it_is_the_same() -> None:
+    written = f"(ab cd ef ){{{MOST_FORCED // 9 + 10}}}"
+    driver, sampled = new(), new()
+    driver.settle(api.Submit(1, PROMPT, regex(written, max_tokens=2000), 2000))
+    unforced = regex(written, grammar=told(Grammar(regex=written), force=False), max_tokens=2000)
+    sampled.settle(api.Submit(1, PROMPT, unforced, 2000))
+    assert driver.told[1].tokens == sampled.told[1].tokens
+    assert driver.told[1].finish == api.Finish("eos")
+    at_once = [news.forced for output in driver.outputs for news in output.news if news.forced]
+    assert max(at_once[:10]) <= 2, "one before a step, and one in it"
+    assert 100 < max(at_once) <= MOST_FORCED + 1, "and the rest with its end, once it is little"
+
+
+def test_logprobs_of_many_tokens_that_are_forced_at_once_are_put_behind_those_before() -> None:
+    driver = new()
+    lifecycle = driver.engine._lifecycle
+    driver.send(api.Submit(1, PROMPT, replace(SOME, logprobs=1), credit=0))
+    driver.step()
+    sequence = driver.engine.scheduler.sequences[1]
+    lifecycle.add_forced(sequence, [5])
+    before = lifecycle.news(sequence).logprobs
+    lifecycle.add_forced(sequence, [6, 7])
+    assert lifecycle.news(sequence).logprobs is before, "else each would cost as much as all before it"
+    assert before == [api.Logprob(0.0, [(token, 0.0)]) for token in (5, 6, 7)]
 
 
 @OVERLAPS

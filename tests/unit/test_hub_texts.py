@@ -15,8 +15,10 @@ from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Message, Params
 from realtime.http.listener import HttpListener
+from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
+from realtime.refusal import Refusal
 from realtime.stream.context import COUNTED_S
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
@@ -71,6 +73,27 @@ def test_a_prompt_that_is_certain_to_be_too_long_is_refused_at_once() -> None:
     assert error.code == "context_too_long"
     assert "The inject has at least" in error.message
     listener.hear_token()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        protocol.Start(request_id="a", prompt="some words"),
+        protocol.Start(request_id="a", messages=[Message(role="user", content="some words")]),
+        protocol.Inject(request_id="a", text="some words"),
+        protocol.Inject(request_id="a", messages=[Message(role="user", content="some words")]),
+    ],
+)
+def test_text_of_tokens_that_a_model_has_no_weights_for_is_refused(
+    frame: protocol.Start | protocol.Inject,
+) -> None:
+    tokens = tokenize(frame, ServedModel("toy", toy_tokenizer(), toy_model.VOCAB, 4096, "fp"))
+    assert isinstance(tokens, list)
+    fewer = ServedModel("toy", toy_tokenizer(), max(tokens), 4096, "fp")
+    with pytest.raises(
+        Refusal, match=f"token {max(tokens)} of the tokenizer of this model, whose own tokens"
+    ):
+        tokenize(frame, fewer)
 
 
 async def test_a_conversation_that_is_certain_to_be_too_long_is_rendered_and_no_more(

@@ -12,7 +12,7 @@ from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
-from engine.step.row_times import KNOWN_STEPS, PART, TRIED, RowTimes
+from engine.step.row_times import KNOWN_STEPS, PART, SELDOM, TRIED, RowTimes
 from engine.step.step_times import StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver, turns
 
@@ -23,7 +23,7 @@ FEW, MANY = 1, 2  # tenants
 def known(took: Callable[[int], float], *rows: int) -> RowTimes:
     times = RowTimes()
     for count in rows:
-        times.learn(count, took(count))
+        times.learn(count, took(count), FEW)
     return times
 
 
@@ -42,13 +42,13 @@ def test_one_step_that_took_long_is_not_believed() -> None:
 
 def test_how_long_a_tenant_takes_alone_is_to_be_seen_first_and_again_when_that_is_old() -> None:
     times = RowTimes()
-    asked = [times.most_of(2, 3, False) for _ in range(TRIED + 1)]
+    asked = [times.most_of(2, FEW, 3, False) for _ in range(TRIED + 1)]
     assert asked == [None, *[6] * (TRIED - 1), None], "where it is not seen, as many for each"
-    times.learn(3, 0.01)
-    assert times.most_of(2, 3, False) == 6, "twice what was seen is tried"
+    times.learn(3, 0.01, FEW)
+    assert times.most_of(2, FEW, 3, False) == 6, "twice what was seen is tried"
     for _ in range(KNOWN_STEPS + 1):
         times.learn(40, 0.01)
-    assert None in [times.most_of(2, 3, False) for _ in range(TRIED)]
+    assert None in [times.most_of(2, FEW, 3, False) for _ in range(TRIED)]
 
 
 @pytest.mark.parametrize("tenants", [2, 3])
@@ -56,8 +56,8 @@ def test_each_of_the_others_adds_half_of_ones_own_time_and_prompts_have_half_of_
     times = known(lambda rows: 0.0103 + 0.001 * rows, 1, 2, 4, 8, 16, 32)
     alone_ms = 11.3
     most_ms = alone_ms * (1 + PART * (tenants - 1))
-    assert times.most_of(tenants, 1, False) == int(most_ms - 10.3)
-    assert times.most_of(tenants, 1, True) == int((alone_ms + most_ms) / 2 - 10.3)
+    assert times.most_of(tenants, FEW, 1, False) == int(most_ms - 10.3)
+    assert times.most_of(tenants, FEW, 1, True) == int((alone_ms + most_ms) / 2 - 10.3)
 
 
 class Sure:
@@ -230,16 +230,36 @@ def test_rows_that_took_long_a_long_time_ago_are_tried_again() -> None:
     assert turns(clocked.driver.steps(5)) == dict.fromkeys([1, *(one.stream for one in crowd)], 5)
 
 
-def test_how_long_anothers_row_took_alone_is_soon_forgotten() -> None:
+def test_how_long_anothers_long_row_took_alone_says_nothing_of_who_comes_beside_it() -> None:
     clocked = Clocked(row_s=0.001)
     for _ in range(20):
-        clocked.times.rows.learn(1, 0.06)
+        clocked.times.rows.learn(1, 0.06, MANY)
     (one,) = clocked.driver.decoding(1, tenant=FEW)
     clocked.driver.decoding(*range(2, 2 + CROWD), tenant=MANY)
-    for _ in range(KNOWN_STEPS + 3 * TRIED):
-        clocked.step()
     gaps = sorted(clocked.until_alone(one))
     assert gaps[int(0.98 * len(gaps)) - 1] <= 0.01 * (1 + PART) + 1e-9
+
+
+def test_of_tenants_that_come_and_go_all_are_remembered_who_were_seen_of_late() -> None:
+    times = known(lambda rows: 0.01, 1)
+    for tenant in range(MANY, MANY + KNOWN_STEPS):
+        times.learn(1, 0.01, tenant)
+    assert not any(times.most_of(2, FEW, 1, False) is None for _ in range(SELDOM))
+    times.learn(1, 0.01, MANY + KNOWN_STEPS)
+    assert times.most_of(2, FEW, 1, False) is None
+
+
+def test_where_many_tenants_come_and_go_hardly_a_step_is_for_one_alone() -> None:
+    times = known(lambda rows: 0.01 + 0.001 * rows, 1, 2, 4, 8)
+    alone = 0
+    for tenant in range(1000):
+        if (most := times.most_of(8, tenant, 1, False)) is None:
+            alone += 1
+            times.learn(1, 0.011, tenant)
+        else:
+            times.learn(8, 0.018)
+        assert most is None or most >= 8
+    assert alone < 1000 // (SELDOM // 2)
 
 
 def test_prompts_of_a_token_have_a_few_rows_beside_anothers() -> None:

@@ -472,6 +472,36 @@ def test_of_equally_likely_tokens_the_lowest_ids_are_told() -> None:
     assert [token for token, _ in result.logprob.top] == [250, 0, 1, 2]
 
 
+def test_the_most_likely_are_those_of_a_sort_wherever_they_stand() -> None:
+    logits = (noise(3, 1003) * 3).round()  # of which many are equal
+    seqs = [sequence(slot, temperature=0.0, logprobs=20) for slot in range(3)]
+    expected = logits.log_softmax(1).sort(dim=1, descending=True, stable=True).indices[:, :20]
+    for result, ids in zip(sample(logits, *seqs), expected.tolist(), strict=True):
+        assert result.logprob is not None
+        assert [token for token, _ in result.logprob.top] == ids
+
+
+class SortedNumbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """How many numbers were put in order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(name in str(func) for name in ("topk", "sort")):
+            self.numbers += args[0].numel()
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_the_most_likely_cost_does_not_go_by_the_vocabulary() -> None:
+    logits = torch.zeros(1, 2**17)
+    seq = sequence(temperature=0.0, logprobs=20)
+    with SortedNumbers() as put_in_order:
+        sample(logits, seq)
+    assert put_in_order.numbers < logits.numel() // 16
+
+
 def test_what_cannot_come_is_not_among_the_likely() -> None:
     logits = torch.full((1, VOCAB), -torch.inf)
     logits[0, [4, 7]] = 0.0
