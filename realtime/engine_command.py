@@ -28,8 +28,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     end_on_hangup()
     try:
         token = token_in(options.token_file)
-        if options.token_file and not token:
-            raise PlaceError(f"the file {options.token_file} holds no token")
         check_names(options)
         check_tellable(options.address_file)
         address = Address(options.listen)
