@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from realtime.endless_files import content_of
 from realtime.tenants.allowance import Allowance
 from realtime.toml_text import NotTomlError, tables_of
 
@@ -78,7 +79,7 @@ def digest(key: str) -> str:
 
 def read(path: Path) -> KeyFile:
     try:
-        content = path.read_bytes()
+        content = content_of(path)
         tables = tables_of(content)
         file = msgspec.convert(tables, KeyFile)
     except OSError as error:

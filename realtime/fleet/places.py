@@ -19,7 +19,7 @@ from engine.model.names import check_name
 from engine.model.preflight import ModelError
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
-from realtime.endless_files import is_endless
+from realtime.endless_files import content_of, is_endless
 from realtime.fleet.address import Address
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.models_file import ModelEntry
@@ -154,7 +154,7 @@ def _lines(file: str) -> list[str]:
     if not file:
         return []
     try:
-        lines = Path(file).read_text().splitlines()
+        lines = content_of(Path(file)).decode().splitlines()
     except OSError as error:
         raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

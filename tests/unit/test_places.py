@@ -96,6 +96,14 @@ def test_a_file_of_no_certificate_is_named_at_the_start(tmp_path: Path, option: 
         at_start(dataclasses.replace(options, **said))
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="nothing here has no end")
+@pytest.mark.parametrize("option", ["models", "engine_token_file"])
+def test_what_has_no_end_is_not_read_until_memory_has_one(option: str) -> None:
+    said: dict[str, Any] = {option: "/dev/zero"}
+    with pytest.raises(PlaceError, match="the file /dev/zero cannot be read: File too large"):
+        at_start(Options(fleet="static", engine_addresses="a:1", **said))
+
+
 def test_a_file_without_a_token_is_named(tmp_path: Path) -> None:
     """Else whatever an engine says of it would be said again and again."""
     file = tmp_path / "token"
