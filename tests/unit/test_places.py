@@ -226,6 +226,17 @@ def test_a_path_that_cannot_be_listened_at_is_told_with_the_reason(
         assert f"{path} cannot be listened at: {why}" in capsys.readouterr().err
 
 
+def test_a_variable_of_an_engine_that_is_misspelt_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MIDSTREAM_KV_TOKNES", "4096")
+    assert engine_command.main(["--listen", f"unix:{tmp_path / 'none' / 'engine'}"]) == 1
+    assert (
+        "MIDSTREAM_KV_TOKNES is none of this engine's, and changes nothing: is MIDSTREAM_KV_TOKENS"
+        in caplog.text
+    )
+
+
 def test_a_path_at_which_somebody_listens_stays_theirs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
