@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from realtime.endless_files import is_endless
+
 log = logging.getLogger("midstream")
 
 BACKLOG = 2048
@@ -87,6 +89,8 @@ def tell(file: str, address: str) -> None:
 
 def check_tellable(file: str) -> None:
     """Whether it can be written, before anything is loaded for nothing."""
+    if file and is_endless(Path(file)):  # as /dev/null, which for root would be a file from then on
+        raise StartupError(f"the file {file} cannot be written: it is no file")
     with _written(file) as new:
         if new is not None:
             new.touch()

@@ -449,17 +449,19 @@ def _values(
     return values
 
 
-def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that looks like one of ours and is none. It repeats no value, which may be
-    a secret."""
+def unknown_variables(environ: Mapping[str, str], command: str = "serve") -> list[str]:
+    """A sentence for each variable that looks like one of ours and is none, as whoever gave this command may
+    have meant it. It repeats no value, which may be a secret."""
     known = {row.variable for row in (*_SERVE, *_ENGINE)} | {*OF_CLIENTS}
-    return [_unknown(name) for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
+    strange = [name for name in sorted(environ) if name.startswith(PREFIX) and name not in known]
+    return [_unknown(name, command) for name in strange]
 
 
-def _unknown(name: str) -> str:
-    near = get_close_matches(name.removeprefix(PREFIX), [row.name.upper() for row in _SERVE], 1)
-    right = f"is {PREFIX}{near[0]} meant?" if near else "`midstream serve --help` lists those that are"
-    return f"the environment variable {name} is none of this server's, and changes nothing: {right}"
+def _unknown(name: str, command: str) -> str:
+    rows, whose = (_ENGINE, "engine") if command == "engine" else (_SERVE, "server")
+    near = get_close_matches(name.removeprefix(PREFIX), [row.name.upper() for row in rows], 1)
+    right = f"is {PREFIX}{near[0]} meant?" if near else f"`midstream {command} --help` lists those that are"
+    return f"the environment variable {name} is none of this {whose}'s, and changes nothing: {right}"
 
 
 def _contradiction(options: Options) -> str | None:

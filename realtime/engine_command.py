@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import signal
 import socket
@@ -15,21 +16,23 @@ from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
 from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, tell
 from realtime.certificates import CertificateError, Certificates
-from realtime.config import ListenOptions, parse_listening
+from realtime.config import ListenOptions, parse_listening, unknown_variables
 from realtime.fleet.address import Address
 from realtime.fleet.place import NEEDS_GRPC, PlaceError
 from realtime.fleet.places import check_names, engine_options, token_in
 from realtime.observability import logs
+
+log = logging.getLogger("midstream")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_listening(sys.argv[1:] if argv is None else argv, os.environ)
     logs.set_up(options.log_level, options.log_format)
     end_on_hangup()
+    for problem in unknown_variables(os.environ, "engine"):
+        log.warning("%s", problem)
     try:
         token = token_in(options.token_file)
-        if options.token_file and not token:
-            raise PlaceError(f"the file {options.token_file} holds no token")
         check_names(options)
         check_tellable(options.address_file)
         address = Address(options.listen)

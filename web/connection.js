@@ -19,6 +19,7 @@ const MAX_MS = 8000;
 const RETRYABLE = [1000, 1001, 1006, 1011, 1012, 1013, "connection_lost"]; // 1000 is the page's own doing
 const REVOKED = 4401;
 const SECRET_TIMEOUT_MS = 5000; // an HTTP connection that was kept may be as dead as the socket that was lost
+const WORKER_TIMEOUT_MS = 20_000; // its script comes by HTTP, too, before it asks for a secret, and connects
 const LOST = "The connection is lost. It is being made again, and what was being written goes on where it was.";
 const UNREACHABLE = "The server cannot be reached. Is it running, and are you online?";
 
@@ -76,7 +77,7 @@ export class Connection {
     const options = { apiKey };
     if (!this.inWorker) return connect(undefined, options);
     this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "midstream" });
-    return connectWorker(this.#worker, undefined, options);
+    return connectWorker(this.#worker, undefined, { ...options, signal: AbortSignal.timeout(WORKER_TIMEOUT_MS) });
   }
 
   #drop() {

@@ -9,9 +9,12 @@ import { sanitize } from "./sanitize.js";
 /** @type {Record<string, string>} */
 const STATES = { cold: "not loaded", loading: "loading\u2026", unloading: "unloading\u2026" };
 
+const TIMEOUT_MS = 5000; // on a line that is dead, what is asked in vain holds one of the browser's few connections
+
 export class ModelPicker {
   #select;
   #key;
+  #looking = false;
 
   /** @param {HTMLSelectElement} select @param {() => string} key */
   constructor(select, key) {
@@ -37,14 +40,18 @@ export class ModelPicker {
   }
 
   async #look() {
+    if (this.#looking) return;
+    this.#looking = true;
     try {
       /** @type {Record<string, string>} */ const headers = this.#key() ? { Authorization: `Bearer ${this.#key()}` } : {};
-      const answer = await fetch("/v1/models", { headers, cache: "no-store" });
+      const answer = await fetch("/v1/models", { headers, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
       if (!answer.ok) return;
       /** @type {{ id: string, state?: string }[]} */ const models = (await answer.json()).data;
       this.show(models.map(({ id, state }) => ({ name: id, state })));
     } catch {
       // What it shows is what was so.
+    } finally {
+      this.#looking = false;
     }
   }
 }

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from realtime.endless_files import content_of
 from realtime.tenants.allowance import Allowance
 from realtime.toml_text import NotTomlError, tables_of
 
@@ -78,7 +79,7 @@ def digest(key: str) -> str:
 
 def read(path: Path) -> KeyFile:
     try:
-        content = path.read_bytes()
+        content = content_of(path)
         tables = tables_of(content)
         file = msgspec.convert(tables, KeyFile)
     except OSError as error:
@@ -87,10 +88,32 @@ def read(path: Path) -> KeyFile:
         at = f", at {error.where}" if error.where else ""
         raise KeyFileError(f"the key file {path} is not TOML{at}") from None
     except msgspec.ValidationError as error:
-        raise KeyFileError(f"the key file {path} is not right: {error}") from None
+        raise KeyFileError(f"the key file {path} is not right: {_naming(str(error), tables)}") from None
     _check_whole(path, content.decode(), tables)
     _check_each_once(path, file)
     return file
+
+
+def _naming(problem: str, tables: dict[str, Any]) -> str:
+    """The problem with the name of the table that has it, for which msgspec says `[...]`: there may be
+    thousands."""
+    what, at, where = problem.rpartition(" - at `$.")
+    for kind, row in (("tenants", Allowance), ("keys", KeyEntry)):
+        if at and where.startswith(f"{kind}[...]"):
+            wrong = (
+                name for name, table in tables[kind].items() if _fits(name, Name) and not _fits(table, row)
+            )
+            if name := next(wrong, None):
+                return f"{what} - at `{where.replace('[...]', f'.{name}', 1)}"
+    return problem
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _check_whole(path: Path, content: str, tables: dict[str, Any]) -> None:

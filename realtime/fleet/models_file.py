@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realtime.config import ModelOptions, Options, option_of_a_model
-from realtime.endless_files import tell_if_endless
+from realtime.endless_files import content_of, tell_if_endless
 from realtime.fleet.place import PlaceError
 from realtime.toml_text import NotTomlError, tables_of
 
@@ -54,7 +54,7 @@ def entries(options: Options) -> list[ModelEntry]:
     file = Path(options.models)
     tell_if_endless(file)
     try:
-        tables = tables_of(file.read_bytes())
+        tables = tables_of(content_of(file))
     except OSError as error:
         raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
     except NotTomlError as error:

@@ -17,9 +17,9 @@ from msgspec import structs
 from engine import api
 from engine.model.names import check_name
 from engine.model.preflight import ModelError
-from realtime.certificates import Certificates
+from realtime.certificates import CertificateError, Certificates
 from realtime.config import ADDRESS, ModelOptions, Options
-from realtime.endless_files import is_endless
+from realtime.endless_files import content_of, is_endless
 from realtime.fleet.address import Address
 from realtime.fleet.forked_spares import forked_spares
 from realtime.fleet.models_file import ModelEntry
@@ -35,6 +35,7 @@ TOY = "toy"  # of no file
 def at_start(options: Options, models: Sequence[ModelEntry]) -> list[EnginePlace]:
     """Those that there are to begin with, or while a model is loaded."""
     if options.fleet != "embedded":
+        _check_certificates(options)
         return listening(options)
     check_own(options, models)
     engines = sum(entry.replicas for entry in models)
@@ -80,7 +81,7 @@ def listening(options: Options) -> list[EnginePlace]:
     if options.engine_addresses_file:  # these are read again and again
         _check_files(options.engine_addresses_file, options.engine_token_file)
     token = token_in(options.engine_token_file)
-    certificates = Certificates(options.engine_ca_file, options.engine_cert_file, options.engine_key_file)
+    certificates = _certificates(options)
     for file in filter(None, certificates):
         _check_there(file)
     listed = _lines(options.engine_addresses_file)
@@ -111,7 +112,26 @@ def _listening(address: Address, token: str, certificates: Certificates) -> Conn
 
 
 def token_in(file: str) -> str:
-    return " ".join(_lines(file))
+    token = " ".join(_lines(file))
+    if file and not token:
+        raise PlaceError(f"the file {file} holds no token")
+    return token
+
+
+def _certificates(options: Options) -> Certificates:
+    return Certificates(options.engine_ca_file, options.engine_cert_file, options.engine_key_file)
+
+
+def _check_certificates(options: Options) -> None:
+    """Whether they are any. Those that are replaced later are named where they are used."""
+    certificates = _certificates(options)
+    for file in filter(None, certificates):
+        _check_there(file)
+    try:
+        if any(certificates):
+            certificates.of_a_gateway()
+    except CertificateError as problem:
+        raise PlaceError(str(problem)) from None
 
 
 def _check_there(file: str) -> None:
@@ -134,7 +154,7 @@ def _lines(file: str) -> list[str]:
     if not file:
         return []
     try:
-        lines = Path(file).read_text().splitlines()
+        lines = content_of(Path(file)).decode().splitlines()
     except OSError as error:
         raise PlaceError(f"the file {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

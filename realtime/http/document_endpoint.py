@@ -14,13 +14,16 @@ from midstream import protocol
 
 
 def document_endpoint(document: Callable[[int], dict[str, Any]]) -> Callable[[Request], Awaitable[Response]]:
-    """`document` takes milliseconds, and everybody may ask for it: it is made once, when somebody does."""
-
-    @cache
-    def encoded() -> bytes:
-        return msgspec.json.encode(document(protocol.VERSION))
+    """`document` takes tens of milliseconds, and everybody may ask for it: it is made once, before anybody's
+    tokens would wait for that."""
+    encoded = _encoded(document)
 
     async def endpoint(request: Request) -> Response:
-        return Response(encoded(), media_type="application/json")
+        return Response(encoded, media_type="application/json")
 
     return endpoint
+
+
+@cache
+def _encoded(document: Callable[[int], dict[str, Any]]) -> bytes:
+    return msgspec.json.encode(document(protocol.VERSION))

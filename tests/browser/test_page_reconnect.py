@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.browser.cutting_proxy_thread import CuttingProxyThread, cutting_proxy
 from tests.browser.page_user import ask, busy, set_slider, state, until, words_of, written_so_far
@@ -114,3 +114,33 @@ def test_a_connection_that_falls_silent_is_left_for_another(
     connected(page)
     written_so_far(answer, len(standing) + 20)
     assert words_of(answer)[: len(standing) - 1] == standing[:-1]
+
+
+# What may take seconds takes none, where the page is told so.
+HURRIED = """
+const { timeout } = AbortSignal;
+AbortSignal.timeout = (ms) => timeout.call(AbortSignal, window.hurried ? 1 : ms);
+"""
+
+
+def test_a_worker_that_does_not_come_is_not_waited_for_without_end(
+    open_page: Callable[[], Page], toy_server: Served
+) -> None:
+    """Its script comes by HTTP, whose connection may be as dead as the one that was lost."""
+    page = open_page()
+    page.add_init_script(HURRIED)
+    page.goto(toy_server.http)
+    connected(page)
+
+    def hold(route: Route) -> None:
+        """Nothing ever comes of it."""
+
+    script = f"{toy_server.http}/worker.js"
+    page.route(script, hold)
+    page.locator("#connection summary").click()
+    page.evaluate("() => (window.hurried = true)")
+    page.locator("#worker").check()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "waiting")
+    page.unroute(script)
+    page.evaluate("() => (window.hurried = false)")
+    connected(page)

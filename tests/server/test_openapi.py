@@ -85,6 +85,18 @@ def test_every_door_over_http_is_in_it() -> None:
     assert doors - {"/v1/realtime", "/sdk/{path}", "/{path}"} == DOCUMENT["paths"].keys()
 
 
+# What no request brings about: a task has died, much waits, no engine has come yet.
+IN_TROUBLE = {
+    **dict.fromkeys(["health", "model", "changeModel", "client_secret"], "503"),
+    **dict.fromkeys(["streams", "metrics"], "429"),
+}
+
+
+@pytest.mark.parametrize(("name", "status"), IN_TROUBLE.items())
+def test_what_a_server_in_trouble_answers_is_in_it(name: str, status: str) -> None:
+    assert status in OPERATIONS[name].definition.raw["responses"]
+
+
 # -- requests that are made from it ----------------------------------------------------------------
 
 

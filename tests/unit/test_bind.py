@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -50,6 +51,13 @@ def test_a_file_for_the_address_that_cannot_be_written_is_said_before_there_is_o
         with pytest.raises(StartupError, match=f"the file {re.escape(str(file))} cannot be written: {why}"):
             check_tellable(str(file))
     assert list(tmp_path.parent.glob("*.new")) == []
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path: Path) -> None:
+    """As /dev/null would be by root, for everybody on the machine."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StartupError, match=f"the file {tmp_path}/pipe cannot be written: it is no file"):
+        check_tellable(str(tmp_path / "pipe"))
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")

@@ -66,6 +66,8 @@ def test_a_variable_that_is_misspelt_is_named_with_the_one_that_is_meant_and_no_
     assert "MIDSTREAM_ZZZ is none" in far
     assert "--help" in far
     assert "secret" not in near + far
+    (near,) = unknown_variables({"MIDSTREAM_TOKENS_FILE": "secret"}, "engine")
+    assert near.endswith("is none of this engine's, and changes nothing: is MIDSTREAM_TOKEN_FILE meant?")
 
 
 def test_help_documents_every_option_with_its_default_and_variable(

@@ -284,6 +284,17 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(
     assert ring.holder(key) is not None
 
 
+def test_what_is_far_too_large_to_be_a_key_file_is_not_read(
+    file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a log that was written to its place: it would fill the memory, and hold up everybody meanwhile."""
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    os.truncate(file, 1 << 40)  # of which nothing is on the disk
+    assert ring.holder(key) is not None
+    assert f"the key file {file} cannot be read: File too large; the keys that were read" in caplog.text
+
+
 def test_keys_that_another_program_says_at_the_start_hold(
     file: Path, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -337,7 +348,7 @@ def test_a_file_that_could_not_be_opened_for_a_moment_is_read_when_it_can(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "read_bytes", no_descriptor)
+        patched.setattr(Path, "open", no_descriptor)
         assert ring.holder(key) is not None
     assert ring.holder(key) is None
 
@@ -358,6 +369,10 @@ def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pyte
         ("[keys]\nx = " + "[" * 20_000, "is not TOML"),
         ("[keys]\nx = " + "1" * 5_000, "is not TOML"),
         ("[keys.a]\ntenant = 'a'", "`digest`"),
+        ("[tenants.a]\n[tenants.b]\nmax_streams = 0", "at `tenants.b.max_streams`"),
+        (f"[keys.a]\ntenant = 'a'\ndigest = '{DIGEST}'\n[keys.b]\ntenant = 'b'", "at `keys.b`"),
+        ("[keys.\"CANARY\\n\"]\ntenant = 'a'", "is not right"),
+        ('[keys.a]\n"` - at `$.tenants[...]" = 1', "at `keys.a`"),
         (f"[keys.a]\ntenant = 'a b'\ndigest = '{DIGEST}'", "tenant"),
         ("[keys.a]\ntenant = 'a'\ndigest = 'ms_CANARY'", "digest"),
         (f"[keys.a]\ntenant = 'a'\ndigest = '{DIGEST}'\nadmn = true", "admn"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import signal
@@ -9,6 +10,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +82,34 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         places.token_in(str(file))
     with pytest.raises(PlaceError, match=f"the file {file} of certificates cannot be read"):
         at_start(Options(fleet="static", engine_addresses="tls:a:1", engine_ca_file=str(file)))
+
+
+@pytest.mark.parametrize("address", ["a:1", "tls:a:1"])
+@pytest.mark.parametrize("option", ["engine_ca_file", "engine_cert_file"])
+def test_a_file_of_no_certificate_is_named_at_the_start(tmp_path: Path, option: str, address: str) -> None:
+    """Else each try to reach an engine would say so, for as long as the server lives."""
+    file = tmp_path / "notes"
+    file.write_text("nothing that is secret\n")
+    options = Options(fleet="static", engine_addresses=address, engine_key_file=str(file))
+    said: dict[str, Any] = {option: str(file)}
+    with pytest.raises(PlaceError, match=f"the certificate {file} cannot be used"):
+        at_start(dataclasses.replace(options, **said))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="nothing here has no end")
+@pytest.mark.parametrize("option", ["models", "engine_token_file"])
+def test_what_has_no_end_is_not_read_until_memory_has_one(option: str) -> None:
+    said: dict[str, Any] = {option: "/dev/zero"}
+    with pytest.raises(PlaceError, match="the file /dev/zero cannot be read: File too large"):
+        at_start(Options(fleet="static", engine_addresses="a:1", **said))
+
+
+def test_a_file_without_a_token_is_named(tmp_path: Path) -> None:
+    """Else whatever an engine says of it would be said again and again."""
+    file = tmp_path / "token"
+    file.write_text("# to be written\n")
+    with pytest.raises(PlaceError, match=f"the file {file} holds no token"):
+        at_start(Options(fleet="static", engine_addresses="a:1", engine_token_file=str(file)))
 
 
 def test_a_certificate_that_may_not_be_looked_for_is_named(
@@ -194,6 +224,17 @@ def test_a_path_that_cannot_be_listened_at_is_told_with_the_reason(
     ):
         assert engine_command.main(["--listen", f"unix:{path}"]) == 1
         assert f"{path} cannot be listened at: {why}" in capsys.readouterr().err
+
+
+def test_a_variable_of_an_engine_that_is_misspelt_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MIDSTREAM_KV_TOKNES", "4096")
+    assert engine_command.main(["--listen", f"unix:{tmp_path / 'none' / 'engine'}"]) == 1
+    assert (
+        "MIDSTREAM_KV_TOKNES is none of this engine's, and changes nothing: is MIDSTREAM_KV_TOKENS"
+        in caplog.text
+    )
 
 
 def test_a_path_at_which_somebody_listens_stays_theirs(

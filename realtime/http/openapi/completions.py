@@ -82,7 +82,7 @@ def _model() -> dict[str, Any]:
         "summary": "One model.",
         "responses": {
             "200": as_json("The model.", ref("Model")),
-            **_refused(*KEY, "unknown_model"),
+            **_refused(*KEY, "unknown_model", "overloaded"),
         },
     }
 
@@ -95,7 +95,10 @@ def _act() -> dict[str, Any]:
         "requestBody": {"required": True, "content": {JSON: {"schema": ref("ModelRequest")}}},
         "responses": {
             "200": as_json("The model.", ref("CatalogModel")),
-            **refused(*KEY, "invalid_frame", "invalid_params", "unknown_model", "too_large", "unsupported"),
+            **refused(
+                *(*KEY, "invalid_frame", "invalid_params", "unknown_model", "too_large", "unsupported"),
+                "overloaded",
+            ),
         },
     }
 

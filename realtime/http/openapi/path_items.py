@@ -10,7 +10,7 @@ from typing import Any
 from realtime.http.openapi import completions, streams
 from realtime.http.openapi.refusals import refused
 from realtime.http.openapi.schemas import ref
-from realtime.http.openapi.shared_parts import JSON, KEY, NOT_KEPT, TEXT, as_json, status
+from realtime.http.openapi.shared_parts import JSON, KEY, NOT_KEPT, TEXT, as_json, status, status_in_words
 
 _DOCUMENT: dict[str, Any] = {
     "description": "The document.",
@@ -23,7 +23,7 @@ def paths() -> dict[str, Any]:
         **completions.paths(),
         **streams.paths(),
         "/v1/realtime/client_secrets": {"post": _secret()},
-        "/healthz": {"get": _open("health", "Whether this process answers.", status("ok"))},
+        "/healthz": {"get": _health()},
         "/readyz": {"get": _readiness()},
         "/metrics": {"get": _metrics()},
         "/asyncapi.json": {"get": _open("asyncapi", "The WebSocket's interface, as AsyncAPI 3.", _DOCUMENT)},
@@ -40,7 +40,7 @@ def _secret() -> dict[str, Any]:
         "requestBody": {"required": False, "content": {JSON: {"schema": ref("ClientSecretRequest")}}},
         "responses": {
             "200": issued | {"headers": NOT_KEPT},
-            **refused(*KEY, "invalid_frame", "too_large", "rate_limited"),
+            **refused(*KEY, "invalid_frame", "invalid_params", "too_large", "rate_limited", "overloaded"),
         },
     }
 
@@ -53,9 +53,15 @@ def _metrics() -> dict[str, Any]:
         "responses": {
             "200": {"description": "The numbers.", "content": {TEXT: {"schema": {"type": "string"}}}},
             "404": status("this server counts nothing: see --metrics"),
-            **refused(*KEY),
+            **refused(*KEY, "rate_limited"),
         },
     }
+
+
+def _health() -> dict[str, Any]:
+    health = _open("health", "Whether this process answers, and all that goes on in it lives.", status("ok"))
+    health["responses"]["503"] = status_in_words("What has died and is being started anew.")
+    return health
 
 
 def _readiness() -> dict[str, Any]:

@@ -23,13 +23,20 @@ def in_path(name: str, schema: Schema) -> dict[str, Any]:
 
 
 def status(*values: str) -> dict[str, Any]:
-    told: Schema = {
+    return as_json(" or ".join(values), _status({"enum": list(values)}))
+
+
+def status_in_words(description: str) -> dict[str, Any]:
+    return as_json(description, _status({"type": "string"}))
+
+
+def _status(told: Schema) -> Schema:
+    return {
         "type": "object",
-        "properties": {"status": {"enum": list(values)}},
+        "properties": {"status": told},
         "required": ["status"],
         "additionalProperties": False,
     }
-    return as_json(" or ".join(values), told)
 
 
 def as_json(description: str, schema: Schema) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _streams() -> dict[str, Any]:
         ],
         "responses": {
             "200": as_json("The streams.", ref("Listing")) | {"headers": NOT_KEPT},
-            **refused(*KEY, "invalid_params"),
+            **refused(*KEY, "invalid_params", "rate_limited"),
         },
     }
 
@@ -107,7 +107,7 @@ def _followed() -> dict[str, Any]:
             "204": {
                 "description": "This reader has had all of it: the stream has ended, or is another's now."
             },
-            **refused(*KEY, "invalid_params", "rate_limited", *_OLD),
+            **refused(*KEY, "invalid_frame", "invalid_params", "rate_limited", *_OLD),
         },
     }
 
