@@ -65,7 +65,7 @@ def _speed(
     plan: Plan, limits: HardwareLimits, name: str, batches: tuple[int, ...], whole: bool
 ) -> Iterator[Figure]:
     gpu_peers.release(plan.device)  # the model before: the other process needs the device's memory
-    peers = gpu_peers.measure(plan, name, batches) if name in plan.peers else {}
+    peers = gpu_peers.measure(plan, name, plan.peer_batches) if name in plan.peers else {}
     model = random_model(name, plan.device, plan.dtype)
     shape = shape_of(model)
     bench = _bench(model, plan, shape.facts.vocab)

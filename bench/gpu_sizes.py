@@ -24,6 +24,7 @@ class Plan:
     running_and_paused: tuple[int, int]  # streams
     rounds: int  # of controls
     peers: tuple[str, ...]  # models that `generate_batch` runs, too
+    peer_batches: tuple[int, ...]  # which it takes minutes for, where they are large
     peer_tokens: int
     peer_room: dict[str, int]  # what `generate_batch` may take; all that it finds if nothing is said
     copy_bytes: int
@@ -45,6 +46,7 @@ FULL = Plan(
     running_and_paused=(100, 900),
     rounds=100,
     peers=("llama-3.1-8b", "smollm2-135m"),
+    peer_batches=(1, 64),
     peer_tokens=64,
     peer_room={},
     copy_bytes=4 * 2**30,
@@ -64,6 +66,7 @@ DRY = Plan(
     running_and_paused=(4, 12),
     rounds=3,
     peers=("tiny",),
+    peer_batches=(1, 3),
     peer_tokens=4,
     peer_room={"num_blocks": 32, "max_batch_tokens": 64, "page_size": 16},
     copy_bytes=2**22,
