@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 ROTATION = "apply_rotary_pos_emb"
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 TRIED = 5  # rows
 
 Rotation = Callable[..., tuple[Tensor, Tensor]]
@@ -32,8 +33,9 @@ Rotation = Callable[..., tuple[Tensor, Tensor]]
 @torch.inference_mode()
 def fuse(model: nn.Module) -> str:
     """In place. Says how much of it was."""
-    norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
-    rotating = [module for module in model.modules() if _rotation_of(module) is not None]
+    own = [module for module in model.modules() if "forward" not in vars(module)]  # and nothing in its place
+    norms = [module for module in own if type(module).__name__.endswith("RMSNorm")]
+    rotating = [module for module in own if _rotation_of(module) is not None]
     fused = [sum(map(_fuse_norm, norms)), sum(map(_fuse_rotation, rotating))]
     together = sum(map(_project_together, rotating))
     return (
@@ -83,18 +85,22 @@ def _fuse_rotation(attention: nn.Module) -> bool:
     """The attention's own code, which asks for a rotation of ours."""
     plain, forward = _rotation_of(attention), type(attention).forward
     assert plain is not None
-    if find_spec("triton") is None or not _same(plain, attention):
+    angles = _angles(plain, attention) if find_spec("triton") else None
+    if angles is None:
         return False
-    asked = {**forward.__globals__, ROTATION: partial(_rotate, plain)}
+    asked = {**forward.__globals__, ROTATION: partial(_rotate, plain, angles)}
     other = FunctionType(forward.__code__, asked, forward.__name__, forward.__defaults__, forward.__closure__)
     other.__kwdefaults__ = forward.__kwdefaults__
     attention.forward = MethodType(other, attention)
     return True
 
 
-def _same(plain: Rotation, attention: nn.Module) -> bool:
-    weight, size = next(attention.parameters()), attention.head_dim
-    assert isinstance(size, int)
+def _angles(plain: Rotation, attention: nn.Module) -> torch.dtype | None:
+    """Of which numbers those angles are by which ours comes to the same, where it does."""
+    weight = next((weight for weight in attention.parameters() if weight.dtype in DTYPES), None)
+    size = getattr(attention, "head_dim", None)
+    if weight is None or not isinstance(size, int):
+        return None
     query, key = (torch.randn(1, TRIED, heads, size).transpose(1, 2).to(weight) for heads in (3, 2))
     cos, sin = torch.randn(2, 1, TRIED, size, device=weight.device)
     try:
@@ -102,17 +108,24 @@ def _same(plain: Rotation, attention: nn.Module) -> bool:
             cos, sin = cos.to(weight.dtype), sin.to(weight.dtype)
         expected = plain(query, key, cos, sin)
     except RuntimeError:  # it rotates by angles of another shape
-        return False
-    return all(map(torch.equal, _rotate(plain, query, key, cos, sin), expected))
+        return None
+    found = _rotate(plain, cos.dtype, query, key, cos, sin)
+    return cos.dtype if all(map(torch.equal, found, expected)) else None
 
 
 def _rotate(
-    plain: Rotation, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, **others: Any
+    plain: Rotation,
+    angles: torch.dtype,
+    query: Tensor,
+    key: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    **others: Any,
 ) -> tuple[Tensor, Tensor]:
     """Of [1, H, T, D] each by [1, T, D]; whatever else is asked for is computed as the model does."""
     from engine.forward.rotation_kernel import rotated
 
-    if others or cos.shape != (1, *query.shape[2:]) or cos.dtype not in (query.dtype, torch.float32):
+    if others or cos.shape != (1, *query.shape[2:]) or cos.dtype != angles:
         return plain(query, key, cos, sin, **others)
     return rotated(query, key, cos, sin)
 

@@ -73,6 +73,15 @@ def test_what_comes_to_something_else_is_left_as_it_is() -> None:
     assert torch.equal(norm(x), x / x.abs().mean(-1, keepdim=True) * 3)
 
 
+def test_what_somebody_put_in_a_place_stays_there() -> None:
+    model = tiny_model("llama").to(DEVICE)  # type: ignore[arg-type]
+    norm, attention = model.model.norm, model.model.layers[0].self_attn
+    norm.forward, attention.forward = norm.forward, attention.forward
+    kept = norm.forward, attention.forward
+    assert fuse(model) == "fused: 6 of 6 norms, 2 of 2 rotations, projections of 2 layers"
+    assert (norm.forward, attention.forward) == kept
+
+
 def test_projections_lie_behind_each_other_and_hold_nothing_afterwards() -> None:
     model = tiny_model("qwen2").to(DEVICE)  # type: ignore[arg-type]
     fuse(model)
