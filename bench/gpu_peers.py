@@ -139,6 +139,7 @@ def decode_rate(stamps: list[list[float]]) -> float:
 
 
 def release(device: torch.device) -> None:
+    gc.unfreeze()  # an engine that was settled is looked at again, now that it is over
     gc.collect()
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
