@@ -225,8 +225,8 @@ class Engine:
         self._discarded = 0
         self._swapping.start_loads(batch)
         completed = self._executor.run(batch, self._commit)
-        if self._times is not None:
-            self._times.learn(completed, self._executor.seconds)
+        if self._times is not None and (took_s := self._executor.completed_s) is not None:
+            self._times.learn(completed, took_s)
         self._swapping.save(self.cache)
         # Where nothing is to be computed there is time to save all of it, until a command comes.
         while (

@@ -49,6 +49,8 @@ class BatchInFlight:
     sampled: list[tuple[list[Row], Readback]] = field(default_factory=list)
     refused: list[tuple[Row, GrammarError]] = field(default_factory=list)  # by their grammars
     failure: Exception | None = None
+    launch_s: float = 0.0
+    late_s: float = 0.0  # by which its launch took longer than that of the batch before
 
 
 class Executor:
@@ -71,6 +73,7 @@ class Executor:
         self._retryable: tuple[type[Exception], ...] = (Exception,) if retry else ()
         self._in_flight: BatchInFlight | None = None
         self.seconds = 0.0  # that the last step spent on computing and sampling
+        self.completed_s: float | None = None  # that the rows which completed took, where that can be known
 
     @property
     def busy(self) -> bool:
@@ -81,11 +84,16 @@ class Executor:
         them."""
         before, self._in_flight = self._in_flight, None
         completed: list[Row] = []
-        self.seconds = 0.0
+        self.seconds, self.completed_s = 0.0, None
         with self._timed():
             launched = self._launch(batch)
+        launch_s = self.seconds
+        if launched is not None:
+            launched.launch_s = launch_s
+        with self._timed():
             results = self._results(before) if before is not None else None
         if before is not None:
+            self.completed_s = self._took(before, self.seconds - launch_s, launched)
             completed += self._complete(before, results, commit)
             if results is None and launched is not None:  # it builds upon what could not be trusted
                 completed += self._discard(launched, commit)
@@ -100,7 +108,19 @@ class Executor:
             with self._timed():
                 results = self._results(launched)
             completed += self._complete(launched, results, commit)
+            self.completed_s = self.seconds
         return completed
+
+    @staticmethod
+    def _took(before: BatchInFlight, waited_s: float, behind: BatchInFlight | None) -> float | None:
+        """What the batch before took. The launch of the one behind it is a part of that as far as its own was
+        as long. The rest is the other's; where that is most, nobody knows when the one before was done."""
+        if behind is None:
+            return before.late_s + before.launch_s + waited_s
+        shared_s = min(behind.launch_s, before.launch_s)
+        behind.late_s = behind.launch_s - shared_s
+        took_s = before.late_s + shared_s + waited_s
+        return took_s if behind.late_s <= took_s else None
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Step times: how long steps take by what they compute, learnt from those that were taken.
 
 Rows that decode and prompts are told apart: a prompt's tokens are computed together, and cost less each. What
-is known of one is taken off a step that has both. Of rows it is known how long steps with so many of them
+is known of rows is taken off a step that has both. Of rows it is known how long steps with so many of them
 take, and for drafts, what a token more costs a step such as the latest.
 
 It knows numbers alone: what is planned by them is the business of others.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from engine.drafts.pace import Cost, StepCost
 from engine.schedule.batch import Row
+from engine.step.prompt_times import PromptTimes
 from engine.step.row_times import PART, RowTimes
 
-KEPT = 0.9  # of what is known of prompts, for each step that has some: their tokens cost the more the longer
 LEAST_SHARE = 128  # but one in so many of a step's tokens: nobody stands still
 MIXED = 16  # steps of both, behind which there is one without prompts: how long rows take is seen there
 
@@ -22,8 +22,8 @@ class StepTimes:
     def __init__(self, step_tokens: int) -> None:
         self.decode: Cost = StepCost()
         self.rows = RowTimes()
+        self._prompts = PromptTimes()
         self._step_tokens = step_tokens
-        self._prompt_tokens = self._prompt_s = 0.0
         self._mixed = 0  # steps that had both, since one had rows alone
 
     def learn(self, rows: list[Row], seconds: float) -> None:
@@ -31,27 +31,25 @@ class StepTimes:
         tokens = sum(row.count for row in rows if row.count == row.num_sampled)
         prompt_tokens = sum(row.count for row in rows) - tokens
         if prompt_tokens:
-            beside = self.rows.of(tokens) if tokens and self.rows else 0.0
-            self._prompt_tokens = KEPT * self._prompt_tokens + prompt_tokens
-            self._prompt_s = KEPT * self._prompt_s + max(0.0, seconds - beside)
+            beside_s = self.rows.of(tokens) if tokens and self.rows else 0.0
+            self._prompts.learn(prompt_tokens, seconds - beside_s, PART * beside_s if beside_s else None)
             self._mixed += tokens > 0
         elif tokens:
             self._mixed = 0
             self.decode.learn(tokens, seconds)
             tenants = {row.sequence.tenant for row in rows}
             self.rows.learn(tokens, seconds, tenants.pop() if len(tenants) == 1 else None)
+            self._prompts.rest(PART * seconds)
 
     def prompt_tokens(self, rows: int) -> int:
         """How many leave so many rows that decode two thirds of their pace. As many as of rows, as long as
         nobody knows what they cost; half of a step's, if nobody knows that; and none now and then."""
-        if self._mixed >= MIXED:
+        if self._mixed >= MIXED or self._prompts.owe:
             return 0
         if not self.rows:
             return self._step_tokens // 2
         least = max(1, self._step_tokens // LEAST_SHARE)
-        if not self._prompt_tokens:
+        if not self._prompts:
             return max(least, min(self._step_tokens // 2, self.rows.beside(rows)))
-        may_take_s = PART * self.rows.of(rows)
-        if may_take_s * self._prompt_tokens >= self._step_tokens * self._prompt_s:
-            return self._step_tokens
-        return max(least, int(may_take_s * self._prompt_tokens / self._prompt_s))
+        most = self._prompts.most_of(PART * self.rows.of(rows), least)
+        return max(least, min(self._step_tokens, most))

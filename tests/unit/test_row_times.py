@@ -12,8 +12,9 @@ from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
-from engine.step.row_times import KNOWN_STEPS, PART, SELDOM, TRIED, RowTimes
+from engine.step.row_times import PART, SELDOM, TRIED, RowTimes
 from engine.step.step_times import StepTimes
+from engine.step.times_table import KNOWN_STEPS
 from tests.fakes.scheduler_driver import SchedulerDriver, turns
 
 STEP, CROWD, STEPS = 128, 40, 250

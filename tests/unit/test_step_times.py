@@ -74,7 +74,7 @@ def test_they_always_have_some() -> None:
     for _ in range(20):
         times.learn(decoded(1), 0.001)
         times.learn([prompt(10)], 60.0)
-    assert times.prompt_tokens(1) == STEP // LEAST_SHARE
+    assert times.prompt_tokens(1) >= STEP // LEAST_SHARE
 
 
 @pytest.mark.parametrize("token_s", [0.0001, 0.0015, 0.01])
