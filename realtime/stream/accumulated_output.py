@@ -128,7 +128,9 @@ class Output:
     def flushed(self, stop: tuple[str, ...]) -> tuple[Output, str]:
         """As it will be when nothing follows, and what is said then. This one stays as it is."""
         again = self.forked("", len(self), stop, self._min_tokens)
-        return again, again.flush()
+        # What may begin a stop string that was put in since is said already, and stands back in the other.
+        back = len(self.content()) - len(again.content())
+        return again, again.flush()[back:]
 
     def context(self) -> list[int]:
         """All that stands behind the prompt, in the model's order: the output, and injections among it."""

@@ -102,6 +102,14 @@ def test_rewinding_holds_back_what_may_begin_a_stop_string_now() -> None:
     assert output.text(6, flushed=False) == "one t?"
 
 
+def test_what_was_said_is_not_said_again_at_the_end_since_a_stop_string_came_that_it_may_begin() -> None:
+    output = said("so like")
+    output.set_stop(("e t",), 0)
+    whole, rest = output.flushed(("e t",))
+    assert (whole.content(), rest) == ("so like", "")
+    assert output.content() == "so like"
+
+
 def test_what_is_said_anew_behind_a_rewinding_stands_in_text_and_context() -> None:
     output = said("abcd")
     output.cut(1, ())
