@@ -332,3 +332,25 @@ def test_endless_blanks_are_not_held_without_end(before: str, single: bool) -> N
     blanks = "" if before.endswith(">") else " \n" * LONGEST_UNTOLD
     told_in = said.reasoning if THINK.open in before and THINK.close not in before else said.content
     assert told_in == before.removeprefix(THINK.open).removeprefix(THINK.close) + blanks + "x"
+
+
+@pytest.mark.parametrize("name", ["hermes", "harmony", "gemma4", "lfm2"])
+def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Character by character, an amend of a long call had everybody wait."""
+    calls = [("find", {"n": [1, 2.5] * 500})]
+    pieces = pieces_of(name, single=True)
+    text = SPELT[name](calls)
+    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), list[str]()
+    before = text.index("1")
+    kind: Any = type(pieces.spelling.call_reader("", {}))
+    stepped = kind.step
+
+    def step(call: Any, char: str) -> Any:
+        steps.append(char)
+        return stepped(call, char)
+
+    monkeypatch.setattr(kind, "step", step)
+    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
+        said.add(reader.feed(token, index))
+    assert said.whole == calls
+    assert len(steps) < len(text) - 4000 // 2
