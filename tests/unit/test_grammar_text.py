@@ -6,19 +6,21 @@ import json
 import random
 import re
 import signal
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from llguidance import LLMatcher
 
 from engine.structure import follower
 from engine.structure import matcher as matcher_module
-from engine.structure.checker import TOO_LONG, Checker
+from engine.structure.checker import TOO_LONG, Checker, CheckerKilledError
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import MAX_CHOICES, Grammar
+from realtime.text import grammar as grammar_module
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import check, source_of
 from tests.fakes.grammars import MANY, walk
@@ -129,6 +131,28 @@ def test_whatever_became_of_the_process_that_compiled_the_one_before() -> None:
     checker._process.send_signal(signal.SIGSEGV)
     checker._process.wait()
     assert checker.problem_of(source) == ""
+    checker.close()
+
+
+def test_a_grammar_is_not_remembered_as_none_since_its_compiler_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the system kills where memory is short: the same grammar is good when it is sent again."""
+    checker, source = Checker(), source_of(Grammar(regex="never asked before"))
+    monkeypatch.setattr(grammar_module, "_checker", checker)
+    assert grammar_module.problem_of(source_of(Grammar(regex="nor this"))) == ""
+    assert checker._process is not None
+    kill = checker._process.kill
+
+    class Killing(BytesIO):
+        def write(self, said: Any) -> int:
+            kill()
+            return len(said)
+
+    checker._lines = cast(Any, Killing())
+    with pytest.raises(CheckerKilledError):
+        grammar_module.problem_of(source)
+    assert grammar_module.problem_of(source) == ""
     checker.close()
 
 

@@ -152,9 +152,12 @@ def test_tools_and_what_came_of_them_are_the_same_in_a_start() -> None:
 def test_numbers_in_a_schema_are_read_by_what_is_quick_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of a frame are."""
     read_so = list[str]()
-    monkeypatch.setattr(
-        "realtime.http.openai.requests.quick_float", lambda said: read_so.append(said) or quick_float(said)
-    )
+
+    def quick(written: str) -> float:
+        read_so.append(written)
+        return quick_float(written)
+
+    monkeypatch.setattr("realtime.http.openai.requests.quick_float", quick)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"enum": [1e300, 5e-324]}}}
     (start,) = chat(tools=[tool])
     assert start.tools is not None
