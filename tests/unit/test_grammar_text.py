@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 
 from engine.structure import follower
 from engine.structure import matcher as matcher_module
-from engine.structure.checker import TOO_LONG, Checker, CheckerKilledError
+from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
@@ -150,7 +150,7 @@ def test_a_grammar_is_not_remembered_as_none_since_its_compiler_was_killed(
             return len(said)
 
     checker._lines = cast(Any, Killing())
-    with pytest.raises(CheckerKilledError):
+    with pytest.raises(grammar_module.CompilerKilledError):
         grammar_module.problem_of(source)
     assert grammar_module.problem_of(source) == ""
     checker.close()
