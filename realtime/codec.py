@@ -30,9 +30,11 @@ from midstream.protocol import (
 from realtime.refusal import Refusal, shortened
 from realtime.untyped import (
     MOST_VALUES,
+    edge_numbers,
     fields_of,
     may_have_large_map,
     most_values,
+    quick_float,
     too_many,
     wrong_keys,
 )
@@ -44,6 +46,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueErro
 _Biases = Annotated[dict[int | str, float], Meta(max_length=MAX_BIASES)]
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 LONGEST_PLACE = 200  # characters
+LONG_PAST = 16 << 10  # of a frame that may have one
 _PATH = re.compile(r"(?:`key` in )?`\$?\.?(.*?)`$")
 
 
@@ -95,7 +98,8 @@ class Codec:
     def __init__(self, subprotocol: str | None) -> None:
         self.text = subprotocol != MSGPACK_SUBPROTOCOL
         library: Any = msgspec.json if self.text else msgspec.msgpack
-        self._decoder = library.Decoder(ClientFrame)
+        quick = {"float_hook": quick_float} if self.text else {}
+        self._decoder = library.Decoder(ClientFrame, **quick)
         self._names = library.Decoder(_Names)
         self._long = library.Decoder(_Long)
         self._few_biases = library.Decoder(_FewFrame)
@@ -106,6 +110,7 @@ class Codec:
         self._check_values(data)
         try:
             self._check_keys(data)
+            self._check_past(data)
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
             mistake = error
@@ -145,6 +150,22 @@ class Codec:
             for part in _untyped_parts(data):
                 if wrong := wrong_keys(part, MAX_BIASES):
                     raise Refusal("invalid_frame", f"The frame {wrong}.")
+
+    def _check_past(self, data: bytes | str) -> None:
+        """Refuse steering with very many numbers that take long to read. Other frames have few that have a
+        type, and those without are read otherwise."""
+        if not self.text or len(data) <= LONG_PAST:
+            return
+        long: Any = self._read(data, self._long)
+        if long is None or long.past is UNSET:
+            return
+        numbers = _edge_numbers(long.past)
+        if numbers > MAX_BIASES:
+            raise Refusal(
+                "invalid_frame",
+                f"`past.steering` has {numbers} numbers with exponents of 200 or more; it may have "
+                f"{MAX_BIASES}.",
+            )
 
     def _read(self, data: bytes | str, some: Any) -> Any:
         """Some fields of a frame. No other is looked into or kept, which may take long; None if it is no
@@ -196,6 +217,16 @@ class Codec:
             known = ", ".join(sorted(_BY_TAG))
             return Refusal("invalid_frame", f"Unknown frame type {said}; known are {known}.")
         return explain_error(kind, error, f"{tag} frame")
+
+
+def _edge_numbers(past: Raw) -> int:
+    """In the parameters of its steering; what that cannot be is told by whoever reads all of it."""
+    with suppress(msgspec.ValidationError):
+        whole: Any = msgspec.json.decode(past, type=_UnreadPast | None)
+        said = UNSET if whole is None else whole.steering
+        steering: Any = [] if said is UNSET else msgspec.json.decode(said, type=_UnreadSteering)
+        return sum(edge_numbers(bytes(step.params)) for step in steering if step.params is not UNSET)
+    return 0
 
 
 def _untyped_parts(packed: bytes) -> list[bytes]:

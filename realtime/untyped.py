@@ -8,10 +8,13 @@ Pure. It knows encodings, and not what is said in them.
 from __future__ import annotations
 
 import re
+from math import isinf
 
 from msgspec import MsgspecError, Raw, msgpack
 
 MOST_VALUES = 128 << 10  # as many as the longest tools may have characters: what fits there is not refused
+
+_EDGE = re.compile(rb"[eE][+-]?0*[23][0-9][0-9]")
 
 # In MessagePack, bytes that begin objects, lists and short strings, or go on in a text that is not ASCII.
 _BEGINNINGS = bytes([*range(0x80, 0xC0), *range(0xDC, 0xE0)])
@@ -30,6 +33,20 @@ def most_values(said: bytes | str, *, text: bool) -> int:
 def _count(data: bytes, some: bytes) -> int:
     """Of half a million commas as quickly as of none."""
     return len(data) - len(data.translate(None, some))
+
+
+def quick_float(written: str) -> float:
+    """Of a number in JSON that has no type. The largest and the smallest take msgspec 15 microseconds each,
+    and those of one frame seconds."""
+    value = float(written)
+    if isinf(value):
+        raise ValueError("Number out of range")  # as msgspec says it
+    return value
+
+
+def edge_numbers(said: bytes) -> int:
+    """About how many of those there are."""
+    return len(_EDGE.findall(said))
 
 
 def too_many(values: int) -> str:

@@ -24,6 +24,10 @@ PATIENCE_S = 60.0  # after which an answer is not waited for: whoever asks holds
 TOO_LONG, FAILED = "it takes too long to compile", "its compiler failed"
 
 
+class CheckerKilledError(Exception):
+    """Its process was killed, or gave no answer for very long: which no grammar did."""
+
+
 class Checker:
     """One grammar at a time: whoever asks waits."""
 
@@ -34,7 +38,7 @@ class Checker:
         atexit.register(self.close)
 
     def problem_of(self, source: str, most_s: float = MOST_S) -> str:
-        """Why a grammar cannot be followed, or nothing."""
+        """Why a grammar cannot be followed, or nothing. Raises CheckerKilledError."""
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
                 self._end()  # which nobody's grammar did
@@ -45,7 +49,7 @@ class Checker:
                 answer = lines.readline()
             except OSError:
                 answer = b""
-            return str(json.loads(answer)) if answer else self._end()
+            return str(json.loads(answer)) if answer else _reason(self._end())
 
     def _begin(self) -> BufferedRWPair:
         ours, theirs = socket.socketpair()
@@ -56,17 +60,24 @@ class Checker:
             lines = self._lines = ours.makefile("rwb")
         return lines
 
-    def _end(self) -> str:
-        """Why it gave no answer."""
+    def _end(self) -> int:
+        """As what it ended."""
         process, lines = self._process, self._lines
         self._process = self._lines = None
         if process is None or lines is None:
-            return FAILED
+            return 0
         process.kill()
         with suppress(OSError):  # what it was to be told is lost
             lines.close()
-        return TOO_LONG if process.wait() in (-signal.SIGPROF, -signal.SIGKILL) else FAILED
+        return process.wait()
 
     def close(self) -> None:
         with self._lock:
             self._end()
+
+
+def _reason(ended_as: int) -> str:
+    """Why there was no answer: what the system or an operator kills says nothing of a grammar."""
+    if ended_as == -signal.SIGKILL:
+        raise CheckerKilledError
+    return TOO_LONG if ended_as == -signal.SIGPROF else FAILED

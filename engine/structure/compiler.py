@@ -39,6 +39,11 @@ def matcher_of(
     return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states, width))
 
 
+def failed_matcher() -> LLMatcher:
+    """One that can follow nothing."""
+    return matcher_of("", _bytes())
+
+
 def needs_more_states(matcher: LLMatcher) -> bool:
     """Whether it cannot go on for want of them."""
     return matcher.is_error() and "too many states" in matcher.get_error()

@@ -156,7 +156,8 @@ class Constraint:
                 outlook.fail(error)
             self.took_s = time.thread_time() - began
             long_s = LONG_S * (1 + len(outlook.masks_ahead))
-            self.slow = compiled and (self.slow or self.took_s > long_s)
+            elsewhere = self._matcher is not None and self._matcher.takes_long  # in the library's thread
+            self.slow = compiled and (self.slow or self.took_s > long_s or elsewhere)
             outlook.known = True
 
         return follow

@@ -11,19 +11,19 @@ It works where it is called, and may take long; `constraint.py` has it work in a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from typing import TypeVar
 
 from llguidance import LLMatcher
 
 from engine.structure.compiler import matcher_of, needs_more_states, needs_wider_rows, reason_of
+from engine.structure.follower import Follower
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemory, MemoryShare
 from engine.structure.vocabulary import Vocabulary
 
 ALLOWED = 200  # a mask's byte of a token that may come
-AT_ONCE = 512  # tokens that are followed in one go: meanwhile nobody else has the interpreter
-MOST_FORCED = 1024  # bytes whose tokens are asked for: meanwhile neither, for half a millisecond
+MOST_FORCED = 1024  # bytes whose tokens are asked for: meanwhile nobody else has the interpreter, for 0.5 ms
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
     "them have ended."
@@ -59,11 +59,17 @@ class Matcher:
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
+        self._follower = Follower()
         self._fresh: dict[str, LLMatcher] = {}
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
         self._drafts: tuple[int, ...] = ()
         self._begun(source)
+
+    @property
+    def takes_long(self) -> bool:
+        """As the last token did that it followed."""
+        return self._follower.takes_long
 
     def _begun(self, source: str) -> LLMatcher:
         fresh = self._fresh.get(source)
@@ -87,9 +93,9 @@ class Matcher:
     def _matcher(self) -> LLMatcher:
         if self._followed is None:
             self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
-            for again in _in_pieces(self._runs[-1].inside.tolist()):  # which takes no more than before
-                if not self._followed.consume_tokens(again):
-                    raise self._error(self._followed)
+            # Which takes no more than before.
+            if not self._follower.follow(self._followed, self._runs[-1].inside):
+                raise self._error(self._followed)
         return self._followed
 
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
@@ -111,17 +117,17 @@ class Matcher:
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
         inside = 0 if run.behind_end else self._until_end(tokens)
-        for some in _in_pieces(tokens[:inside]):
-            self._consume(some)
-            run.inside.extend(some)
+        for token in tokens[:inside]:
+            self._consume(token)
+            run.inside.append(token)
         if inside < len(tokens) and not run.behind_end and not self._matcher.is_accepting():
             raise GrammarError("The grammar may not end where the stream did.")
         run.behind_end += len(tokens) - inside
 
-    def _consume(self, tokens: list[int]) -> None:
-        if not self._ask(lambda matcher: matcher.consume_tokens(tokens)):
+    def _consume(self, token: int) -> None:
+        if not self._ask(lambda matcher: self._follower.follow(matcher, (token,))):
             raise self._error(self._matcher)
-        self._runs[-1].text_bytes += self._length_of(tokens)
+        self._runs[-1].text_bytes += self._length_of([token])
         if not self._share.follow(self._runs[-1].text_bytes):
             raise GrammarError(NO_ROOM)
 
@@ -143,8 +149,21 @@ class Matcher:
         run = self._runs[-1]
         if run.behind_end:
             return True
-        asked = tokens[: self._until_end(tokens) + 1]
-        return self._ask(lambda matcher: bool(matcher.validate_tokens(asked) == len(asked)))
+        return self._ask(lambda matcher: self._would_follow(matcher, tokens))
+
+    def _would_follow(self, matcher: LLMatcher, tokens: list[int]) -> bool:
+        inside = self._until_end(tokens)
+        followed = next((at for at in range(inside) if not self._try(matcher, tokens[at])), inside)
+        fits = followed == inside and (inside == len(tokens) or matcher.is_accepting())
+        if followed and not matcher.is_error() and not matcher.rollback(followed):
+            raise self._error(matcher)
+        return fits
+
+    def _try(self, matcher: LLMatcher, token: int) -> bool:
+        """Follow it if it may come."""
+        if self._follower.takes_long:  # where it may not there would be an error, which stays
+            return matcher.compute_logit_bias()[token] == ALLOWED and self._follower.follow(matcher, (token,))
+        return bool(matcher.validate_tokens([token])) and self._follower.follow(matcher, (token,))
 
     def back(self, count: int) -> None:
         """The last tokens of this run are void."""
@@ -189,7 +208,7 @@ class Matcher:
         matcher = self._matcher
         masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
-            if not matcher.try_consume_tokens([draft]):
+            if not self._try(matcher, draft):
                 break
             masks.append(matcher.compute_logit_bias())
         if matcher.is_error():
@@ -223,7 +242,3 @@ class Matcher:
 
     def _error(self, matcher: LLMatcher) -> GrammarError:
         return GrammarError(f"The grammar cannot be followed any further: {reason_of(matcher)}.")
-
-
-def _in_pieces(tokens: list[int]) -> Iterator[list[int]]:
-    return (tokens[at : at + AT_ONCE] for at in range(0, len(tokens), AT_ONCE))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -28,6 +27,7 @@ from realtime.stream.memory import MemoryAccount
 from realtime.stream.owner import Owner
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
+from realtime.text.grammar import CompilerKilledError
 from realtime.text.served_model import ServedModel
 
 A_TURN = 64  # news, before others have their turn, where no guards read them
@@ -93,8 +93,17 @@ class RebuiltStream:
         if self.record.origin is not None:
             self._parent(_journal_of(self.record.origin)).try_rules()
         elif self.record.start.tools:
-            with suppress(Refusal):  # it is raised again
+            try:
                 output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
+            except CompilerKilledError:
+                request_id = self.record.start.request_id
+                raise Refusal(
+                    "overloaded",
+                    f'Request "{request_id}" cannot be built again now: the compiler of grammars was killed.',
+                    retry_after_ms=1000,
+                ) from None
+            except Refusal:
+                pass  # it is raised again
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""

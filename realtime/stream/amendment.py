@@ -51,9 +51,12 @@ class _Written(NamedTuple):
     reader: CallReader
 
 
-def amendment(output: Output, call: Call, frame: protocol.Amend, tokenizer: Tokenizer) -> Amendment:
+def amendment(
+    output: Output, call: Call, frame: protocol.Amend, tokenizer: Tokenizer, vocab: int
+) -> Amendment:
     """It hangs on all that is known of the call, whatever of that was read: whoever adopts the stream does
-    not know what was. Raises Refusal."""
+    not know what was. `vocab`: of the model, which may have no weights for all that its tokenizer knows.
+    Raises Refusal."""
     spans = output.spans
     assert spans is not None, "it has calls"
     asked = frame.arguments
@@ -75,6 +78,13 @@ def amendment(output: Output, call: Call, frame: protocol.Amend, tokenizer: Toke
     if not rest and (not frame.partial or stands == len(written.text)):
         return Amendment(None, [])
     tokens = tokenizer.encode_marked(text) if text else []
+    highest = max(tokens, default=0)
+    if highest >= vocab:
+        raise Refusal(
+            "invalid_params",
+            f"`arguments` have token {highest} of the tokenizer of this model, whose own tokens are 0 to "
+            f"{vocab - 1}.",
+        )
     _check_read_again(output, spans, call, behind, tokens, frame, asked)
     return Amendment(behind, tokens)
 

@@ -16,7 +16,7 @@ from realtime.stream.outbox import Outbox
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply
 from realtime.stream.reading_on import ReadingOn
 from realtime.stream.tool_loop import ToolLoop
-from realtime.text.tokenizer import Tokenizer
+from realtime.text.served_model import ServedModel
 
 
 class LaterCommands:
@@ -24,7 +24,7 @@ class LaterCommands:
         self,
         number: int,
         context: Context,
-        tokenizer: Tokenizer,
+        model: ServedModel,
         outbox: Outbox,
         tools: ToolLoop,
         commands: PendingCommands,
@@ -34,7 +34,7 @@ class LaterCommands:
         self._number = number
         self._context = context
         self._output = context.output
-        self._tokenizer = tokenizer
+        self._model = model
         self._outbox = outbox
         self._tools = tools
         self._commands = commands
@@ -65,7 +65,7 @@ class LaterCommands:
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
         call = self._tools.find(frame.call_id)
-        change = amendment(self._output, call, frame, self._tokenizer)
+        change = amendment(self._output, call, frame, self._model.tokenizer, self._model.vocab)
         if change.behind is not None:
             self._grants.hold()
         return api.Append(self._number, change.tokens, behind=change.behind)

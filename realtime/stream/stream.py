@@ -125,7 +125,7 @@ class Stream:
         self._later = LaterCommands(
             number,
             context,
-            model.tokenizer,
+            model,
             self.outbox,
             self._tools,
             self._commands,

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from engine.structure.checker import BRIEFLY_S, MOST_S, Checker
+from engine.structure.checker import BRIEFLY_S, MOST_S, Checker, CheckerKilledError
 from midstream.protocol import Grammar
 from realtime.text.chat_template import TextError
 from realtime.tools.lark import slashed
@@ -35,6 +35,10 @@ _SAYS_NOTHING = (SAYS_NOTHING | {"type", "$defs", "definitions", "x-guidance"}) 
 COMPACT = {"whitespace_flexible": False}
 # So many characters between two tokens of JSON, and no more: some models would write nothing else.
 SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+
+
+class CompilerKilledError(Exception):
+    """So it is not known whether a grammar can be followed: it may be asked again."""
 
 
 class OutputRules(Struct, frozen=True):
@@ -169,11 +173,14 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
 
 def problem_of(source: str, *, briefly: bool = False) -> str:
     """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
-    tools again and again. `briefly`: one of many."""
+    tools again and again. `briefly`: one of many. Raises CompilerKilledError."""
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None:
-        problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
+        try:
+            problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
+        except CheckerKilledError:
+            raise CompilerKilledError from None
         if len(_known_problems) >= MOST_KNOWN:
             _known_problems.clear()
         _known_problems[key] = problem

@@ -23,6 +23,8 @@ _OF_TEXTS = frozenset({"type", "minLength", "maxLength", "pattern"})
 _OF_CHOICES = frozenset({"type", "enum", "const"})
 _KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
 _OF_LISTS = frozenset({"type", "items", "minItems", "maxItems"})
+_PLAIN = ("number", "integer", "boolean", "null")
+_OF_OTHERS = (_OF_OBJECTS | _OF_TEXTS | _OF_LISTS) - {"type", "x-guidance"}  # of no plain value
 
 
 class ArgumentGrammar:
@@ -76,7 +78,7 @@ class ArgumentGrammar:
         """What stands between its braces."""
         self._check(schema, _OF_OBJECTS)
         properties = schema.get("properties") or {}
-        required = schema.get("required") or ()
+        required = dict.fromkeys(schema.get("required") or ())  # each key is looked for in it
         properties = {**properties, **{key: True for key in required if key not in properties}}
         others = schema.get("additionalProperties", True)
         if not properties and others is not False:
@@ -151,7 +153,7 @@ class ArgumentGrammar:
             return one_of([self._braced(one) for one in schema["anyOf"]])
         match schema.get("type"):
             case list() as kinds:
-                return one_of([self._braced({**schema, "type": kind}) for kind in dict.fromkeys(kinds)])
+                return one_of([self._braced(_of_kind(schema, kind)) for kind in dict.fromkeys(kinds)])
             case "string":
                 quote = self._tools.quote
                 return f"{self._written(quote)} {self._text(schema, quote)}"
@@ -221,7 +223,7 @@ class ArgumentGrammar:
         kinds = schema.get("type", _KINDS)
         kinds = [kinds] if isinstance(kinds, str) else kinds
         values = [one for one in named if not _kinds_of(one).isdisjoint(kinds)]
-        if "enum" in schema:
+        if "const" in schema and "enum" in schema:  # and no enum with itself, which may have very many
             values = [one for one in values if any(same_value(one, other) for other in schema["enum"])]
         if not values:
             raise UnspellableError("`enum` and `const` leave no value of their `type`")
@@ -239,6 +241,12 @@ def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal["
     if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
         raise ValueError(found)
     return found
+
+
+def _of_kind(schema: Schema, kind: str) -> Schema:
+    """Without what says nothing of that: else each of several kinds would write again what lies within."""
+    others = _OF_OTHERS if kind in _PLAIN else ()
+    return {**{key: value for key, value in schema.items() if key not in others}, "type": kind}
 
 
 def _before(text: str, end: str) -> str:

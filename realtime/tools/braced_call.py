@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 
 from realtime.tools.call_reader import LONGEST_NAME, Step
 from realtime.tools.delimiters import Delimiters
@@ -12,6 +13,9 @@ from realtime.tools.json_scanner import SPACE
 
 MOST_NESTED = 64
 _PREFIX = "call:"
+# What ends and begins nothing; a comma in an object has a key follow.
+_IN_OBJECTS = re.compile(f"[A-Za-z0-9:+\\-._{SPACE}]*")
+_IN_LISTS = re.compile(f"[A-Za-z0-9:+\\-._,{SPACE}]*")
 
 
 class BracedCall:
@@ -30,8 +34,13 @@ class BracedCall:
         return None if self.name is None else 1
 
     def take_plain(self, text: str, at: int) -> int:
-        if not self._in_string or self._held:
+        if self._held or self._in_key or self._key_due:
             return at
+        if not self._in_string:
+            within = (_IN_LISTS if self._open.endswith("[") else _IN_OBJECTS).match(text, at)
+            assert within is not None, "it may be empty"
+            self.told += within[0]
+            return within.end()
         end = text.find(self._quote[0], at)
         end = len(text) if end < 0 else end
         self._take(text[at:end])

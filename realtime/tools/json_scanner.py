@@ -8,6 +8,7 @@ import re
 SPACE = " \t\r\n"
 _OUTSIDE_STRINGS = frozenset('{}[],:"+-.0123456789Eetrufalsn' + SPACE)
 _IN_STRINGS = re.compile(r'["\\]')
+_WITHIN = re.compile(f"[,:+\\-.0-9Eetrufalsn{SPACE}]*")  # brackets, what ends and begins nothing
 
 
 class JsonScanner:
@@ -20,7 +21,12 @@ class JsonScanner:
         self.in_string = self.escaped = False
 
     def plain_until(self, text: str, at: int) -> int:
-        """How far it is in the midst of a string: what stands there from `at` on changes nothing."""
+        """How far it is in the midst of a string, or of brackets: what stands there from `at` on changes
+        nothing."""
+        if not self.in_string and self.depth:
+            within = _WITHIN.match(text, at)
+            assert within is not None, "it may be empty"
+            return within.end()
         if not self.in_string or self.escaped:
             return at
         found = _IN_STRINGS.search(text, at)

@@ -17,6 +17,7 @@ LONGEST_LITERAL = (
     2048  # characters of what is no JSON, but for a string by itself: Python reads it for some ms
 )
 _IN_STRINGS = re.compile(r"""["'\\]""")
+_IN_BRACKETS, _IN_NONE = re.compile(r"""["'()\[\]{}]"""), re.compile(r"""["'()\[\]{},]""")
 _STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 
 
@@ -38,9 +39,10 @@ class PythonicCall:
         return None if self.name is None else 0
 
     def take_plain(self, text: str, at: int) -> int:
-        if not self._quote or self._escaped:
+        if self._phase != "value" or self._escaped:
             return at
-        found = _IN_STRINGS.search(text, at)
+        ends = _IN_STRINGS if self._quote else _IN_BRACKETS if self._depth else _IN_NONE
+        found = ends.search(text, at)
         end = min(found.start() if found else len(text), at + LONGEST_VALUE - len(self._read))
         self._read += text[at:end]
         return end
@@ -117,12 +119,15 @@ class PythonicCall:
 def values_of(written: str, delimiters: Delimiters) -> dict[str, tuple[str, Any]]:
     """How each argument that is whole is written, and what that says, behind the bracket of a call."""
     call, values = PythonicCall(delimiters), dict[str, tuple[str, Any]]()
-    for char in f"f({written}":
-        key, spelt, arguments, before = call._key, call._read, call._arguments, len(call.told)
-        step = call.step(char)
+    text, at = f"f({written}", 0
+    while (at := call.take_plain(text, at)) < len(text):
+        key, spelt, arguments = call._key, call._read, call._arguments
+        step = call.step(text[at])
+        at += 1
         if call._arguments > arguments and key is not None:
-            _, _, told = call.told[before:].partition(": ")
+            _, _, told = call.told.partition(": ")
             values[key] = spelt, json.loads(told[:-1] if step is Step.WHOLE else told)
+            call.told = ""
         if step is not Step.MORE:
             break
     return values

@@ -184,16 +184,30 @@ class SpanReader:
             self._say_from(origin, Content(shown))
         elif body := shown.rstrip(SPACE):
             self._say_from(origin, Reasoning(self._blanks + body))
-            self._blanks = shown[len(body) :] if origin >= 0 else ""
-        elif origin >= 0:
-            self._blanks += shown
+            self._blanks = ""
+            self._hold_blanks(shown[len(body) :], origin)
+        else:
+            self._hold_blanks(shown, origin)
         return until
 
     def _take_blanks(self, text: str, at: int, origin: int) -> int:
         blanks = _BLANKS.match(text, at, self._marks.plain_until("gap", text, at))
         assert blanks is not None, "there may be none"
-        self._blanks += blanks[0] if origin >= 0 else ""
+        self._hold_blanks(blanks[0], origin)
         return blanks.end()
+
+    def _hold_blanks(self, blanks: str, origin: int) -> None:
+        """They are said if something follows, but at reasoning's beginning and between spans; that is not
+        waited for without end."""
+        said = self._fresh if self._mode == "gap" else not self._fresh
+        if origin < 0 or not said:
+            return
+        self._blanks += blanks
+        if len(self._blanks) > LONGEST_UNTOLD:
+            held, self._blanks = self._blanks, ""
+            if self._mode == "gap":
+                self._enter("content")
+            self._parts.add(Content(held) if self._mode == "content" else Reasoning(held))
 
     def _step(self, char: str, origin: int) -> None:
         match self._mode:
@@ -260,7 +274,7 @@ class SpanReader:
         if self._mode == "content":
             self._say_from(origin, Content(shown))
         elif char in SPACE:
-            self._blanks += char if origin >= 0 else ""
+            self._hold_blanks(char, origin)
         elif self._mode == "reasoning":
             self._say_from(origin, Reasoning(("" if self._fresh else self._blanks) + shown))
             self._blanks, self._fresh = "", False

@@ -85,14 +85,16 @@ class Written:
             output.add(token)
         return output
 
-    def amend(self, output: Output, arguments: Any, *, partial: bool = False) -> Amendment:
+    def amend(
+        self, output: Output, arguments: Any, *, partial: bool = False, vocab: int = 1 << 20
+    ) -> Amendment:
         """The last call, as a stream does it."""
         spans = output.spans
         assert spans is not None
         call = spans.calls[-1]
         asked = protocol.Amend(request_id="a", call_id=call.call_id, arguments=arguments, partial=partial)
         try:
-            change = amendment(output, call, checked(asked), self.tokenizer)
+            change = amendment(output, call, checked(asked), self.tokenizer, vocab)
         except Refusal as refusal:
             if "have not begun" in str(refusal):
                 raise NotBegunError from None
@@ -244,6 +246,15 @@ def test_a_call_that_takes_long_to_read_again_is_not_amended(monkeypatch: pytest
     assert output.spans.lengths.calls == len(CALLS), "all of it is read"
     with pytest.raises(Refusal, match="more than 2000 characters"):
         written.amend(output, OLD)
+
+
+def test_a_token_that_the_model_has_no_weights_for_is_refused() -> None:
+    """A tokenizer may know more tokens; the step that was to compute one would fail for everybody."""
+    written = Written("hermes", single=True)
+    output = written.output(len(written.tokens))
+    with pytest.raises(Refusal, match=r"whose own tokens are 0 to 999"):
+        written.amend(output, OLD | {"q": "x"}, vocab=1000)
+    assert said(output) == OLD
 
 
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "llama4_pythonic"])

@@ -13,7 +13,7 @@ from realtime.codec import Codec
 from realtime.config import Options
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, tools_length
 from realtime.refusal import Refusal
-from realtime.untyped import MOST_VALUES
+from realtime.untyped import MOST_VALUES, quick_float
 
 MOST = Options().max_message_bytes
 INVALID, OBJECT = "not valid MessagePack", "one MessagePack object"
@@ -332,3 +332,50 @@ def test_many_keys_are_strings(nested: Any, kind: Any, monkeypatch: pytest.Monke
     arguments = nested({kind(number): None for number in MANY})
     with pytest.raises(Refusal, match="more than 1024 keys of which one is no string"):
         codec.decode(msgspec.msgpack.encode(frame | {"arguments": arguments}))
+
+
+EDGES = "1e300,-1.5E+308,5e-324,2.2250738585072011e-308,0.1,1,1e5"
+
+
+def test_numbers_without_a_type_are_read_by_what_is_quick_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library takes 15 microseconds for each of the largest and the smallest: two seconds for a frame."""
+    read = list[str]()
+
+    def quick(written: str) -> float:
+        read.append(written)
+        return quick_float(written)
+
+    monkeypatch.setattr("realtime.codec.quick_float", quick)
+    codec, begun = (
+        Codec(JSON_SUBPROTOCOL),
+        '{"type":"amend","request_id":"a","call_id":"b","arguments":{"a":[',
+    )
+    frame = codec.decode(begun + EDGES + "]}}")
+    assert isinstance(frame, Amend)
+    assert frame.arguments == {"a": [1e300, -1.5e308, 5e-324, 2.2250738585072011e-308, 0.1, 1, 1e5]}
+    assert len(read) == 6
+    for beyond in ("1e400", "-1e999999999999"):
+        with pytest.raises(Refusal, match="out of range"):
+            codec.decode(begun + beyond + "]}}")
+
+
+@pytest.mark.parametrize("number", ["5e-324", "-1E-0310", "0.5"])
+def test_the_steering_of_a_past_has_few_numbers_that_take_long_to_read(number: str) -> None:
+    biases = ",".join(f'"{token}":{number}' for token in range(500))
+    step = f'{{"type":"adjust","index":0,"params":{{"logit_bias":{{{biases}}}}}}}'
+    message = f'{START},"past":{{"tokens":[],"steering":[{",".join([step] * 3)}]}}}}'
+    codec = Codec(JSON_SUBPROTOCOL)
+    if number == "0.5":
+        assert isinstance(codec.decode(message), Start)
+        return
+    with pytest.raises(Refusal, match="has 1500 numbers with exponents of 200 or more; it may have 1024"):
+        codec.decode(message)
+
+
+def test_a_past_that_is_none_is_told_as_ever() -> None:
+    for past, said in (
+        ("[" + "1," * 20_000 + "1]", "`past`"),
+        ('{"tokens":7}' + " " * 20_000, "`past.tokens`"),
+    ):
+        with pytest.raises(Refusal, match=said):
+            Codec(JSON_SUBPROTOCOL).decode(f'{START},"past":{past}}}')

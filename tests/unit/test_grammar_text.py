@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import signal
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from llguidance import LLMatcher
 
+from engine.structure import follower
 from engine.structure import matcher as matcher_module
 from engine.structure.checker import TOO_LONG, Checker
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import MAX_CHOICES, Grammar
+from realtime.text import grammar as grammar_module
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import check, source_of
-from tests.fakes.grammars import MANY
+from tests.fakes.grammars import MANY, walk
 from tests.fakes.small_tokenizers import byte_level, byte_level_json, library, token_of, toy_vocabulary
 
 
@@ -129,6 +134,28 @@ def test_whatever_became_of_the_process_that_compiled_the_one_before() -> None:
     checker.close()
 
 
+def test_a_grammar_is_not_remembered_as_none_since_its_compiler_was_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the system kills where memory is short: the same grammar is good when it is sent again."""
+    checker, source = Checker(), source_of(Grammar(regex="never asked before"))
+    monkeypatch.setattr(grammar_module, "_checker", checker)
+    assert grammar_module.problem_of(source_of(Grammar(regex="nor this"))) == ""
+    assert checker._process is not None
+    kill = checker._process.kill
+
+    class Killing(BytesIO):
+        def write(self, said: Any) -> int:
+            kill()
+            return len(said)
+
+    checker._lines = cast(Any, Killing())
+    with pytest.raises(grammar_module.CompilerKilledError):
+        grammar_module.problem_of(source)
+    assert grammar_module.problem_of(source) == ""
+    checker.close()
+
+
 @pytest.mark.parametrize("grammar", MANY, ids=str)
 def test_so_are_those_of_the_other_tests(grammar: Grammar) -> None:
     check(grammar)
@@ -170,33 +197,77 @@ def test_a_grammar_that_begins_anew_again_and_again_is_held_once(monkeypatch: py
     assert matcher.mask() == allowed
 
 
-def test_much_text_is_followed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+AMBIGUOUS = Grammar(lark='start: e\ne: "a" | e e | e "b" e')
+
+
+class Held:
+    """A matcher that notes how much it was asked to follow at once, and how often for long."""
+
+    def __init__(self, matcher: Any, noted: list[int]) -> None:
+        self._matcher = matcher
+        self._noted = noted
+
+    def deep_copy(self) -> Held:
+        return Held(self._matcher.deep_copy(), self._noted)
+
+    def consume_token(self, token: int) -> bool:
+        self._noted.append(1)
+        return bool(self._matcher.consume_token(token))
+
+    def validate_tokens(self, tokens: list[int]) -> int:
+        self._noted.append(len(tokens))
+        return int(self._matcher.validate_tokens(tokens))
+
+    def consume_tokens(self, tokens: list[int]) -> bool:
+        self._noted.append(len(tokens))
+        return bool(self._matcher.consume_tokens(tokens))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+
+def test_text_is_followed_token_by_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """The matcher keeps the interpreter, and with it everybody's step, for as long as each takes."""
-    lengths = list[int]()
-
-    class Counting:
-        def __init__(self, matcher: Any) -> None:
-            self._matcher = matcher
-
-        def deep_copy(self) -> Counting:
-            return Counting(self._matcher.deep_copy())
-
-        def consume_tokens(self, tokens: list[int]) -> bool:
-            lengths.append(len(tokens))
-            return bool(self._matcher.consume_tokens(tokens))
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._matcher, name)
-
-    monkeypatch.setattr(matcher_module, "matcher_of", lambda *asked: Counting(matcher_of(*asked)))
+    noted = list[int]()
+    monkeypatch.setattr(matcher_module, "matcher_of", lambda *asked: Held(matcher_of(*asked), noted))
+    monkeypatch.setattr("engine.structure.follower.LONG_S", 60.0)
     matcher = Matcher(source_of(Grammar(regex="(ab)+c")), toy_vocabulary())
-    matcher.accept([*b"ab" * 5000])
+    matcher.accept([*b"ab" * 500])
     assert matcher.would_fit([*b"bc"], dropped=0, void=1), "for which all of it is followed again"
-    assert sum(lengths) == 10_000 + 9_999
-    assert max(lengths) <= 512
+    assert max(noted) == 1
     matcher.back(1)
     matcher.accept([*b"bab"])
     assert not matcher.fits([*b"b"])
+
+
+@pytest.mark.parametrize("grammar", [*MANY, AMBIGUOUS])
+def test_what_takes_long_is_followed_without_the_interpreter_and_comes_to_the_same(
+    grammar: Grammar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token behind one that took long is followed in a thread of the library's."""
+    vocabulary, without, library = toy_vocabulary(), list[int](), follower._library
+    text = walk(Matcher(source_of(grammar), vocabulary), 12, random.Random(7), vocabulary.ends)
+
+    class Noting:
+        def follow(self, matcher: LLMatcher, token: int) -> bool:
+            without.append(token)
+            return library.follow(matcher, token)
+
+    monkeypatch.setattr(follower, "_library", Noting())
+    came: list[list[Any]] = []
+    for long_s in (60.0, -1.0):
+        monkeypatch.setattr(follower, "LONG_S", long_s)
+        matcher = Matcher(source_of(grammar), vocabulary)
+        came.append([])
+        for at in range(len(text)):
+            came[-1] += [matcher.mask(), matcher.fits(text[at:]), matcher.fits([*text[at:-1], *b"\0\0"])]
+            matcher.expect(tuple(text[at:]))
+            came[-1].append(matcher.masks_ahead())
+            matcher.accept([text[at]])
+        matcher.back(len(text) // 2)
+        came[-1].append(matcher.mask())
+        assert (len(without) > len(text)) == (long_s < 0)
+    assert came[0] == came[1]
 
 
 def fits(grammar: Grammar, text: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from engine import toy_model
+from engine.structure.checker import CheckerKilledError
 from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
@@ -234,7 +235,14 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
         compiled.append(source)
         return ""
 
+    def is_killed(source: str, most_s: float) -> str:
+        raise CheckerKilledError
+
     monkeypatch.setattr(grammar, "_known_problems", {})
+    monkeypatch.setattr(grammar._checker, "problem_of", is_killed)
+    with pytest.raises(Refusal, match="cannot be built again now") as caught:
+        rebuilt.try_rules()
+    assert caught.value.code == "overloaded", "it is not lost for that"
     monkeypatch.setattr(grammar._checker, "problem_of", compiles)
     rebuilt.try_rules()
     assert len(compiled) == 1

@@ -21,6 +21,7 @@ from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
 from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
+from realtime.untyped import quick_float
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 LONG = "f" * 100_000
@@ -146,6 +147,22 @@ def test_tools_and_what_came_of_them_are_the_same_in_a_start() -> None:
     assert (start.messages[2].role, start.messages[2].tool_call_id) == ("tool", "x")
     assert start.tools[0].function.parameters == {"type": "object"}
     assert (start.tool_choice, start.parallel_tool_calls) == ("none", False)
+
+
+def test_numbers_in_a_schema_are_read_by_what_is_quick_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of a frame are."""
+    read_so = list[str]()
+
+    def quick(written: str) -> float:
+        read_so.append(written)
+        return quick_float(written)
+
+    monkeypatch.setattr("realtime.http.openai.requests.quick_float", quick)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"enum": [1e300, 5e-324]}}}
+    (start,) = chat(tools=[tool])
+    assert start.tools is not None
+    assert start.tools[0].function.parameters == {"enum": [1e300, 5e-324]}
+    assert read_so == ["1e+300", "5e-324"]
 
 
 def test_what_is_null_or_asks_for_nothing_is_left_out_of_account() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from realtime.tools.call_reader import LONGEST_UNTOLD
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
 from realtime.tools.parts import CallBegun, CallEnded, Content
 from realtime.tools.span_reader import SpanReader
@@ -315,3 +316,41 @@ def test_characters_in_pieces_and_broken_ones() -> None:
     tokens = [pieces.token(bytes([byte])) for byte in "é<".encode()] + [pieces.token(b"\xe6\x97")]
     reader: SpanReader = pieces.reader(OFFERED)
     assert told(reader, tokens + pieces.tokens("<think>") + [pieces.token(b"\xe6")]).said == ("é<�", "�", [])
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("before", ["", THINK.open + "so", THINK.open, THINK.open + THINK.close])
+def test_endless_blanks_are_not_held_without_end(before: str, single: bool) -> None:
+    """Each token would cost as much as all before it: and what nobody will be told is not held at all."""
+    pieces = Pieces("hermes", single=single)
+    reader, said = pieces.reader(OFFERED), Told()
+    text = before + " \n" * LONGEST_UNTOLD + "x"
+    for index, token in enumerate(pieces.tokens(text, range(0, len(text), 64))):
+        said.add(reader.feed(token, index))
+        assert reader.held <= LONGEST_UNTOLD + len(before)
+    said.add(reader.flush())
+    blanks = "" if before.endswith(">") else " \n" * LONGEST_UNTOLD
+    told_in = said.reasoning if THINK.open in before and THINK.close not in before else said.content
+    assert told_in == before.removeprefix(THINK.open).removeprefix(THINK.close) + blanks + "x"
+
+
+@pytest.mark.parametrize("name", ["hermes", "harmony", "gemma4", "lfm2"])
+def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Character by character, an amend of a long call had everybody wait."""
+    calls = [("find", {"n": [1, 2.5] * 500})]
+    pieces = pieces_of(name, single=True)
+    text = SPELT[name](calls)
+    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), list[str]()
+    before = text.index("1")
+    kind: Any = type(pieces.spelling.call_reader("", {}))
+    stepped = kind.step
+
+    def step(call: Any, char: str) -> Any:
+        steps.append(char)
+        return stepped(call, char)
+
+    monkeypatch.setattr(kind, "step", step)
+    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
+        said.add(reader.feed(token, index))
+    assert said.whole == calls
+    assert len(steps) < len(text) - 4000 // 2

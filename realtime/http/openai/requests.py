@@ -33,7 +33,7 @@ from realtime.codec import FEW_BIASES, explain_error, said_and_path
 from realtime.http.bodies_and_headers import MOST_FIELDS, fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal, shortened
-from realtime.untyped import MOST_VALUES, most_values, too_many
+from realtime.untyped import MOST_VALUES, most_values, quick_float, too_many
 
 CHOICE_LIMIT, MESSAGE_LIMIT = 128, 4096  # of one request
 
@@ -232,7 +232,8 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
     try:
         if "logit_bias" in asked:
             msgspec.json.decode(msgspec.json.encode({"logit_bias": asked["logit_bias"]}), type=FEW_BIASES)
-        return msgspec.json.decode(msgspec.json.encode(said), type=kind)
+        decoder: msgspec.json.Decoder[B] = msgspec.json.Decoder(kind, float_hook=quick_float)
+        return decoder.decode(msgspec.json.encode(said))
     except msgspec.ValidationError as error:
         _, path = said_and_path(error)
         refusal = explain_error(kind, error, "request")

@@ -1,0 +1,59 @@
+"""A follower: has matchers follow tokens, and keeps the interpreter no longer than that is quick.
+
+The library keeps it while one matcher follows a token: where rules are ambiguous for a tenth of a second, for
+nobody else's good. Told of two matchers it lets go of it, and has a thread of its own follow: that takes 40
+microseconds longer, and is for tokens behind one that took long. It knows no grammar and no stream.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable
+
+from llguidance import LLExecutor, LLMatcher
+
+from engine.structure.compiler import failed_matcher
+from engine.structure.worker import STACK_BYTES
+
+LONG_S = 0.002  # for one token
+
+os.environ.setdefault("RUST_MIN_STACK", str(STACK_BYTES))  # of the library's threads, as of ours
+
+
+class Follower:
+    """Of one stream's matchers."""
+
+    def __init__(self) -> None:
+        self.takes_long = False  # as the last token did
+
+    def follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
+        """False where one cannot come: then the matcher has an error."""
+        return all(self._follow(matcher, token) for token in tokens)
+
+    def _follow(self, matcher: LLMatcher, token: int) -> bool:
+        if self.takes_long:
+            began_s = time.perf_counter()
+            followed = _library.follow(matcher, token)
+            self.takes_long = time.perf_counter() - began_s > LONG_S
+        else:
+            began_s = time.thread_time()  # whoever else has the processor meanwhile
+            followed = matcher.consume_token(token)
+            self.takes_long = time.thread_time() - began_s > LONG_S
+        return followed
+
+
+class _Library(threading.local):
+    """Its thread for each of ours: what is quick does not wait there for what is not."""
+
+    def __init__(self) -> None:
+        self._executor = LLExecutor(1)
+        self._beside = failed_matcher()  # which follows nothing, and so at once
+
+    def follow(self, matcher: LLMatcher, token: int) -> bool:
+        followed, _ = self._executor.consume_token_par([(matcher, token), (self._beside, token)])
+        return followed
+
+
+_library = _Library()
