@@ -17,6 +17,7 @@ from engine.schedule.sequence import ALL, OWN, SampledToken, Sequence
 from engine.step.constraining import Constraining
 
 Answer = Callable[[int], api.AnyChange]  # to a command, given the index of the next token
+HOLDING = (api.Paused, api.Resumed)
 
 
 class Lifecycle:
@@ -108,6 +109,11 @@ class Lifecycle:
         self._waiting.setdefault(sequence.stream, []).append(answer)
         if not sequence.num_placeholders:
             self.tell_answers(sequence)
+
+    def goes_on(self, sequence: Sequence) -> bool:
+        """Whether it is to be told, behind the token in flight, that it does."""
+        kinds = [getattr(answer, "func", answer) for answer in self._waiting.get(sequence.stream, ())]
+        return next((kind is api.Resumed for kind in reversed(kinds) if kind in HOLDING), False)
 
     def tell_answers(self, sequence: Sequence) -> None:
         """What they waited for is told, or will not come."""

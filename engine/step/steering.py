@@ -76,9 +76,13 @@ class Steering:
             self.apply(waiting.popleft())
 
     def hold(self, sequence: Sequence) -> None:
-        """It has come to an end token, and the gateway says whether it ends: it stands paused before it."""
+        """It has come to an end token, and the gateway says whether it ends: it stands paused before it. Who
+        has said already that it goes on said so behind that token."""
+        goes_on = self._lifecycle.goes_on(sequence)
         sequence.take_back_end()
-        sequence.paused = True
+        sequence.paused = not goes_on
+        if goes_on:
+            self._sample_again(sequence)
         self._lifecycle.hold(sequence)
         self._lifecycle.update(sequence)
 
@@ -102,8 +106,12 @@ class Steering:
                 sequence.admitted = True
                 self._lifecycle.news(sequence).admitted = found
         elif sequence.num_computed == sequence.num_tokens:  # held before an end token, and nothing put there
-            self._scheduler.release_blocks(sequence, keep=sequence.num_tokens - 1)
+            self._sample_again(sequence)
         self._lifecycle.answer(sequence, partial(api.Resumed, recomputed=recomputed))
+
+    def _sample_again(self, sequence: Sequence) -> None:
+        """Behind its last token."""
+        self._scheduler.release_blocks(sequence, keep=sequence.num_tokens - 1)
 
     def _adjust(self, sequence: Sequence, sampling: api.Sampling) -> None:
         anew = not same_grammar(sampling, sequence.sampling)

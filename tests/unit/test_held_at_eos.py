@@ -52,6 +52,24 @@ def test_it_may_go_on_be_rewound_or_end(length: int, overlap: bool) -> None:
     assert driver.engine.cache.used == 0
 
 
+@pytest.mark.parametrize("pauses", [False, True])
+def test_who_lets_it_go_on_while_its_end_token_is_in_flight_has_said_so_behind_that(pauses: bool) -> None:
+    driver = Driver(engine_of(TOY, Limits(kv_tokens=4096, step_tokens=512, overlap=True)))
+    ending = api.Sampling(seed=1, hold_at_eos=True, min_tokens=3, logit_bias={toy_model.EOS: 100.0})
+    driver.send(api.Submit(1, PROMPT, ending, 10_000))
+    told = driver.told[1]
+    driver.until(driver.has(1, 3))
+    driver.send(*([api.Pause(1)] if pauses else []), api.Resume(1))
+    driver.settle()
+    ends = [news.finish for output in driver.outputs for news in output.news if news.finish]
+    assert ends == [api.Finish("eos", held=True)] * 2, "it went on, and came to the same end token"
+    assert told.paused
+    assert len(told.tokens) == 3
+    driver.send(api.Resume(1), api.Pause(1))
+    driver.settle()
+    assert told.paused
+
+
 @pytest.mark.parametrize(
     ("command", "reason"),
     [(api.Cancel(1), "cancelled"), (api.Adjust(1, api.Sampling(max_tokens=2)), "length")],
