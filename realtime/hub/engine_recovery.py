@@ -52,9 +52,10 @@ class EngineRecovery:
         """Whether somebody may be what kills engines, and has not moved on since."""
         return bool(self._groups) or bool(self._tried_on is not None and self._unproven.get(self._tried_on))
 
-    def is_suspected(self, number: int) -> bool:
-        """Whether it waits to be tried."""
-        return any(number in group for group in self._groups)
+    @property
+    def suspects(self) -> AbstractSet[int]:
+        """Who waits to be tried: asked for once for many, since there may be thousands of both."""
+        return {number for group in self._groups for number in group}
 
     def takes_starts(self, engine: int) -> bool:
         """Whether nobody there has still to show a first move: nobody else should come in until then."""
@@ -123,9 +124,10 @@ class EngineRecovery:
         """An engine with nobody on it, and the streams that no other has: returns those that it is given now.
         `others`: whether there are engines for those who are not suspected while suspects are tried here."""
         live = set(waiting)
-        suspects = [[number for number in group if number in live] for group in self._groups]
-        self._groups = deque(filter(None, suspects))
-        given = [number for number in waiting if not self.is_suspected(number)]
+        groups = [[number for number in group if number in live] for group in self._groups]
+        self._groups = deque(filter(None, groups))
+        suspects = self.suspects
+        given = [number for number in waiting if number not in suspects]
         if self.needs_engine:
             self._tried_on = engine
             along = [] if others else given

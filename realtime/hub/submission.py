@@ -162,12 +162,11 @@ class Submission:
     def place(self, entries: Iterable[LiveStream]) -> None:
         """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
         Who is suspected waits."""
+        suspects = self._recovery.suspects
         free = [
             entry
             for entry in entries
-            if entry.engine is None
-            and not entry.stream.concluded
-            and not self._recovery.is_suspected(entry.stream.number)
+            if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
         ]
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
         for entry in free:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import takewhile
 
 from msgspec.structs import replace
 
@@ -16,33 +15,70 @@ from realtime.stream.spanned_text import Call
 def calls_then(whole: Sequence[Call], asked: Iterable[PendingCommand], index: int) -> list[Call]:
     """`whole`: those that are now, before output token `index`. Of a result that is on its way nobody knows
     how much later it will stand: it counts as in where it may be, since none goes in twice."""
-    calls = list(whole)
+    then = _CallsThen(whole, index)
     for pending in asked:
         frame = pending.frame
         match pending.command, frame:
             case (api.Truncate(index=to), _) | (_, protocol.Inject(at=int() as to)):
-                if to < index:
-                    index, calls = to, _until(to, calls)
+                then.go_back(to)
             case (None | api.Append(behind=int()), protocol.Amend(call_id=amended)):
-                before = list(takewhile(lambda call: call.call_id != amended, calls))
-                if len(before) < len(calls):
-                    index = min(index, calls[len(before)].index)
-                    calls = _until(index, before)
+                then.amend(amended)
             case _, protocol.Approve(call_id=approved):
-                calls = [replace(one, approved=True) if one.call_id == approved else one for one in calls]
+                then.approved.add(approved)
         if isinstance(frame, protocol.Inject):
-            told = {message.tool_call_id for message in frame.messages or ()}
-            calls = [
-                replace(one, answered=index) if one.answered is None and one.call_id in told else one
-                for one in calls
-            ]
-    return calls
+            for message in frame.messages or ():
+                then.answer(message.tool_call_id)
+    return then.calls
 
 
-def _until(index: int, calls: Iterable[Call]) -> list[Call]:
-    """Where the output goes back to this token."""
-    return [
-        replace(call, answered=None) if call.answered is not None and call.answered > index else call
-        for call in calls
-        if call.end is not None and call.end <= index
-    ]
+class _CallsThen:
+    """What goes back is looked at where it is asked for: a frame costs no look at all calls, for there may be
+    very many of both. The output never grows here, so what does not stand once never does again."""
+
+    def __init__(self, whole: Sequence[Call], index: int) -> None:
+        self.approved = set[str]()
+        self._whole = whole
+        self._index = index  # of the output, no more than so much stands
+        self._places = {call.call_id: at for at, call in enumerate(whole)}
+        self._count = len(whole)  # no more of the calls stand than the first so many
+        self._answered: dict[str | None, int] = {
+            call.call_id: call.answered for call in whole if call.answered is not None
+        }
+
+    @property
+    def calls(self) -> list[Call]:
+        return [
+            replace(
+                call,
+                approved=call.approved or call.call_id in self.approved,
+                answered=self._answered_at(call.call_id),
+            )
+            for call in self._whole[: self._count]
+            if self._stands(call)
+        ]
+
+    def go_back(self, index: int) -> None:
+        self._index = min(self._index, index)
+
+    def amend(self, call_id: str) -> None:
+        at = self._place(call_id)
+        if at is not None:
+            self._count = at
+            self.go_back(self._whole[at].index)
+
+    def answer(self, call_id: str | None) -> None:
+        if self._place(call_id) is not None and self._answered_at(call_id) is None:
+            self._answered[call_id] = self._index
+
+    def _place(self, call_id: str | None) -> int | None:
+        """Of a call that stands."""
+        at = None if call_id is None else self._places.get(call_id)
+        return at if at is not None and at < self._count and self._stands(self._whole[at]) else None
+
+    def _stands(self, call: Call) -> bool:
+        return call.end is not None and call.end <= self._index
+
+    def _answered_at(self, call_id: str | None) -> int | None:
+        """The output token before which its result stands, unless the output has gone back behind that."""
+        at = self._answered.get(call_id)
+        return at if at is not None and at <= self._index else None

@@ -18,6 +18,8 @@ from realtime.stream.reading_on import ReadingOn
 from realtime.stream.tool_loop import ToolLoop
 from realtime.text.served_model import ServedModel
 
+MADE_A_TURN = 16  # approvals, and what is refused: a thousand may have waited for an engine
+
 
 class LaterCommands:
     def __init__(
@@ -42,10 +44,11 @@ class LaterCommands:
         self._reading_on = reading_on
 
     def make(self) -> None:
-        """Up to one amendment, which reads its call again: others have their turn before the next."""
-        amends = False
-        while not amends and (asked := self._commands.to_make) is not None:
-            amends = isinstance(asked.frame, protocol.Amend)
+        """Up to one amendment, which reads its call again, or a few of the others, each of which looks at all
+        calls: others have their turn before the next."""
+        left = MADE_A_TURN
+        while left and (asked := self._commands.to_make) is not None:
+            left = 0 if isinstance(asked.frame, protocol.Amend) else left - 1
             if asked.command is not None:  # what it hung on has taken effect
                 self._commands.make(asked.command)
                 return

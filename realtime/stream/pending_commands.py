@@ -2,7 +2,8 @@
 
 Engines come and go. While there is none, commands are kept where they matter and dropped where they do not;
 the next one is sent everything that had no reply. What a frame comes to may hang on those before it: it is
-made a command when they have been replied to, and what came behind it waits till then. This knows commands
+made a command when they have been replied to, and what came behind it waits till then. No more than a few are
+on their way at once: all that an engine does to a stream in a step is taken in in one go. This knows commands
 and their order, and nothing of what a reply means.
 """
 
@@ -25,6 +26,8 @@ Reply = protocol.StreamEvent | protocol.Error
 SendReply = Callable[[Reply], None]
 CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when they take effect
 Owe = Callable[[float], object]  # told how many seconds of work a frame made once it took effect
+
+MOST_UNDER_WAY = 16  # commands of a stream: each may have all that stands of it looked at anew
 
 
 class PendingCommand(Struct):
@@ -81,6 +84,7 @@ class PendingCommands:
         self.bytes = 0  # of those that wait
         self.in_vain = 0  # tokens that were made of texts which are not put in
         self.waiting: list[PendingCommand] = []
+        self._under_way = 0  # the first so many of them were sent
 
     def __iter__(self) -> Iterator[PendingCommand]:
         return iter(self.waiting)
@@ -91,7 +95,8 @@ class PendingCommands:
         engine.say(submit)
         for pending in self.waiting:
             pending.step = engine.step  # each counts its own
-        self._send_made(self.waiting)
+        self._under_way = 0
+        self.send_more()
 
     def adopt(self, engine: Computing, unsaid: Iterable[api.AnyCommand]) -> None:
         """By an engine that knows the stream, and all that was sent but these."""
@@ -108,8 +113,7 @@ class PendingCommands:
         first = pending.verdict is not None or pending.silent
         self.waiting.insert(unmade[0] if unmade and first else len(self.waiting), pending)
         self.bytes += _bytes(pending)
-        if first or not unmade:
-            self._send_made([pending])
+        self.send_more()
 
     @property
     def to_make(self) -> PendingCommand | None:
@@ -122,7 +126,7 @@ class PendingCommands:
         self.bytes -= _bytes(self.waiting[0])
         self.waiting[0].command, self.waiting[0].hangs_on = command, None
         self.bytes += _bytes(self.waiting[0])
-        self._send_made(self.waiting)
+        self.send_more()
 
     def refused(self, pending: PendingCommand) -> None:
         """It comes to nothing: what its text was made counts all the same."""
@@ -133,25 +137,29 @@ class PendingCommands:
         for at, pending in enumerate(self.waiting):
             if pending.hangs_on is refused:
                 self.bytes -= _bytes(self.waiting.pop(at))
-                self._send_made(self.waiting[at:])
+                self.send_more()
                 return pending
         return None
 
     def drop_first(self) -> None:
         """It came to no command."""
         self.pop_replied()
-        self._send_made(self.waiting)
+        self.send_more()
 
-    def _send_made(self, some: Iterable[PendingCommand]) -> None:
-        """Up to one that is no command yet."""
-        for pending in some:
+    def send_more(self) -> None:
+        """Up to one that is no command yet, and no more than may be under way."""
+        while self.engine is not None and self._under_way < min(len(self.waiting), MOST_UNDER_WAY):
+            pending = self.waiting[self._under_way]
             if pending.command is None or pending.hangs_on is not None:
                 break
             self.send(pending.command)
+            self._under_way += 1
 
     def pop_replied(self) -> PendingCommand:
-        """The command that the next reply is to: the engine replies in the order of the commands."""
+        """The command that the next reply is to: the engine replies in the order of the commands. Then more
+        of them may be sent."""
         replied = self.waiting.pop(0)
+        self._under_way = max(0, self._under_way - 1)
         self.bytes -= _bytes(replied)
         return replied
 
@@ -202,7 +210,7 @@ class PendingCommands:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self.waiting)
         self.waiting.clear()
-        self.bytes = 0
+        self.bytes = self._under_way = 0
         return left
 
 

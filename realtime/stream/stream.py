@@ -624,6 +624,7 @@ class Stream:
         effective = self._receive_news(news, now)
         if self._commands.waiting:
             self._later.make()
+            self._commands.send_more()
         if self.output.spans is not None:
             self._close_reasoning()
         if self.context.guards is not None:

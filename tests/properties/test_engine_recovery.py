@@ -124,7 +124,7 @@ class Fleet:
         free = [engine for engine in free if self.recovery.takes_starts(engine)]
         free = [engine for engine in free if not self.recovery.is_apart(engine)] or free
         for number in self._homeless() if free else ():
-            if not self.recovery.is_suspected(number):
+            if number not in self.recovery.suspects:
                 engine = self._chance.choice(free)
                 self.recovery.given(engine, [number])
                 self._at[number] = engine

@@ -184,6 +184,22 @@ def test_without_keys_an_address_does_not_wait_behind_the_news_of_anothers_crowd
     assert [stream.request_id for stream in server.hub.streams] == ["b"]
 
 
+def test_others_have_their_turn_between_what_commands_come_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming_news, "CHANGE", incoming_news.NEWS_A_TURN)
+    server = SimulatedServer(SIZE, max_streams=4)
+    server.in_turns = True
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(endless(name))
+    rest(server)
+    for name in "ab":
+        listener.send(protocol.Pause(request_id=name))
+    server.tick()
+    assert [stream.paused for stream in server.hub.streams] == ["client", None]
+    server.clock.advance(0)
+    assert [stream.paused for stream in server.hub.streams] == ["client", "client"]
+
+
 def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:
     """Behind that of `a`, for its turn."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)

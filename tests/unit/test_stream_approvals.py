@@ -12,6 +12,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Amend, Approve, Approved, Injected, Params, Rewound, ToolCallDone
 from realtime.refusal import Refusal
+from realtime.stream.later_commands import MADE_A_TURN
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
@@ -68,6 +69,22 @@ def test_who_has_yet_to_hear_that_a_call_waits_hears_that_it_does_no_more() -> N
     one.stream.grant(4000, one.now)
     (done,) = (event for event in one.take() if isinstance(event, ToolCallDone))
     assert not done.approval
+
+
+def test_others_have_their_turn_between_a_few_of_many_that_waited_for_the_engine() -> None:
+    one, (find,) = called(FIND, approvals=True)
+    one.steer(protocol.Adjust(request_id="a", params=Params()))
+    refs = [str(at) for at in range(2 * MADE_A_TURN + 1)]
+    for ref in refs:
+        approve(one, find, ref)
+    one.answer(api.Adjusted(len(one.stream.output)))
+    made = [len(one.take()) - 1]
+    while one.stream.reading:
+        one.answer()
+        made.append(len(one.take()))
+    assert made == [MADE_A_TURN, MADE_A_TURN, 1]
+    approve(one, find, "last")
+    assert [event.ref for event in one.take() if isinstance(event, Approved)] == ["last"]
 
 
 def test_a_no_needs_no_yes() -> None:

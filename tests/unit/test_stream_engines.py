@@ -8,6 +8,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.refusal import Refusal
+from realtime.stream.pending_commands import MOST_UNDER_WAY
 from tests.fakes.lone_stream import PROMPT, RUN_OUT, WINDOW, LoneStream, kinds, text
 
 
@@ -223,6 +224,25 @@ def test_what_was_asked_and_not_answered_is_asked_again_and_answered_once() -> N
     lone.answer(api.Truncated(2), api.Adjusted(2))
     answers = [event for event in lone.take() if isinstance(event, protocol.Adjusted)]
     assert [event.ref for event in answers] == ["first", "second"]
+
+
+def test_no_more_than_a_few_are_under_way_and_the_others_follow_as_those_are_answered() -> None:
+    """However many an engine let wait, a step answers no more: what each comes to holds others up."""
+    lone = LoneStream()
+    lone.commands.clear()
+    refs = [str(at) for at in range(2 * MOST_UNDER_WAY + 3)]
+    for ref in refs:
+        lone.steer(protocol.Pause(request_id="a", ref=ref))
+    assert len(lone.commands) == MOST_UNDER_WAY
+    lone.answer(*[api.Paused(0)] * 3)
+    assert len(lone.commands) == MOST_UNDER_WAY + 3
+    lone.lose_engine()
+    lone.new_engine()
+    while asked := len(lone.commands):
+        assert asked <= MOST_UNDER_WAY
+        lone.commands.clear()
+        lone.answer(*[api.Paused(0)] * asked)
+    assert [event.ref for event in lone.take() if isinstance(event, protocol.Paused)] == refs
 
 
 def test_injections_stand_among_the_output_and_are_no_output() -> None:
