@@ -660,8 +660,13 @@ class Stream:
             if self._pausing.reason is None:  # before what commands did: they came behind that token
                 self._pausing.pause("tool_call", len(self.output), now)
                 self._check_transition()
-        replied = [self._receive_reply(change, now) for change in news.changes]
-        effective = [pending for pending in replied if pending is not None and pending.wants_reply]
+        effective = []
+        for change in news.changes:
+            if self.concluded:  # by a reply: what came behind it is nothing any more
+                return effective
+            pending = self._receive_reply(change, now)
+            if pending is not None and pending.wants_reply:
+                effective.append(pending)
         if held:
             self._results.put_in_due()
             self._results.go_on_behind()  # which came in the very step in which the turn ended

@@ -190,15 +190,24 @@ async def test_an_answer_by_a_grammar_behind_it() -> None:
     assert talk.client.reasoning
 
 
-def test_where_no_room_is_left_for_its_end_the_stream_ends() -> None:
+@pytest.mark.parametrize("steered", [False, True])
+def test_where_no_room_is_left_for_its_end_the_stream_ends(
+    steered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     talk = Talk()
     talk.server = SimulatedServer(
         EngineSize(kv_tokens=64, block=16, step_tokens=64, slots=3), tokenizer=tokenizer()
     )
     talk.listener = RecordingListener(talk.server)
     prompt = len(tokenizer().encode_chat([Message(role="user", content="Hi")]))
-    talk.start(params={"reasoning_tokens": 64 - prompt - 5, "max_tokens": 64})
+    limit = 64 - prompt - 5
+    talk.start(params={"reasoning_tokens": limit, "max_tokens": 64})
+    talk.until(limit)
+    if steered:  # in the very step that has no room
+        talk.listener.send(protocol.Adjust(request_id="a", params=Params(temperature=1.0), ref="late"))
     assert talk.end().finish_reason == "length"
+    assert sum(getattr(event, "ref", None) == "late" for event in talk.listener.heard) == steered
+    assert "failed in the gateway" not in caplog.text
 
 
 def test_a_span_that_is_opened_again_has_a_few() -> None:
