@@ -842,7 +842,7 @@ class Stream:
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
             self._finish(api.Finish("cancelled"), now)
             return
-        self._told.take_back(max(0, min(self.outbox.known, most)))
+        self._told.take_back(max(0, min(self.outbox.known, most)), by_guard=False)
         assert self._commands.engine is not None, "it has just said so"
         self.submit(self._commands.engine, now)
 
