@@ -654,9 +654,12 @@ class Stream:
         """What commands did, and how it ended: behind its tokens."""
         withheld = self._guarding.withholds
         self._keep_turn(news.finish)
-        held = news.finish is not None and news.finish.held and bool(self._tools.missing) and not withheld
+        end_is_held = news.finish is not None and news.finish.held
+        held = end_is_held and bool(self._tools.missing) and not withheld
+        if held or (end_is_held and withheld and len(self.output) == news.index + len(news.tokens)):
+            # The end token: the turn is open yet, or what a guard has just read in it goes back behind it.
+            self._told.take_back(len(self.output) - 1, by_guard=False)
         if held:
-            self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
             if self._pausing.reason is None:  # before what commands did: they came behind that token
                 self._pausing.pause("tool_call", len(self.output), now)
                 self._check_transition()
