@@ -659,11 +659,10 @@ class Stream:
         if held or (end_is_held and withheld and len(self.output) == news.index + len(news.tokens)):
             # The end token: the turn is open yet, or what a guard has just read in it goes back behind it.
             self._told.take_back(len(self.output) - 1, by_guard=False)
-        if held:
-            if self._pausing.reason is None:  # before what commands did: they came behind that token
-                self._pausing.pause("tool_call", len(self.output), now)
-                self._check_transition()
-        effective = []
+        if held and self._pausing.reason is None:  # before what commands did: they came behind that token
+            self._pausing.pause("tool_call", len(self.output), now)
+            self._check_transition()
+        effective: list[PendingCommand] = []
         for change in news.changes:
             if self.concluded:  # by a reply: what came behind it is nothing any more
                 return effective
