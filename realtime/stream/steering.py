@@ -59,8 +59,11 @@ class Steering:
         was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
             frame = self._results.take(frame)
+        before = self._requested_params
         self._expect(frame, params)
-        self._hold_for(frame, params)
+        self._hold_for(
+            frame, reasons_otherwise=params is not None and params.reasoning_tokens != before.reasoning_tokens
+        )
         matcher = None if params is None else matcher_for(stops(params))
         for command in (commands := self._commands_for(frame, params)):
             preliminary = command is not commands[-1]
@@ -107,12 +110,12 @@ class Steering:
             case protocol.Inject(resume=True):
                 self._pausing.ask_to_go_on()
 
-    def _hold_for(self, frame: SteeringFrame, params: Params | None) -> None:
+    def _hold_for(self, frame: SteeringFrame, *, reasons_otherwise: bool) -> None:
         """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
         known how much that may be."""
         at_once = isinstance(frame, protocol.Adjust | protocol.Inject) and frame.at is None
         turns_back = not (at_once or isinstance(frame, protocol.Pause | protocol.Resume))
-        if turns_back or params is not None:
+        if turns_back or reasons_otherwise:
             self._grants.hold()
 
     def _commands_for(self, frame: SteeringFrame, params: Params | None) -> Sequence[api.AnyCommand | None]:

@@ -168,6 +168,21 @@ def test_adjusted_it_ends_at_the_index_that_is_told(seed: int) -> None:
     assert adjusted.index <= talk.closed[0][0] <= adjusted.index + 3
 
 
+def test_it_keeps_its_pace_while_it_is_adjusted_in_every_step() -> None:
+    talk = Talk()
+    talk.start(params={"reasoning_tokens": 40})
+    steps = 0
+    while talk.index < 30:
+        talk.listener.send(protocol.Adjust(request_id="a", params=Params(logprobs=steps % 2)))
+        talk.move()
+        steps += 1
+    assert steps < 60
+    talk.listener.send(protocol.Adjust(request_id="a", params=Params(logprobs=None)))
+    talk.end()
+    assert talk.closed == expected(40).closed
+    assert talk.tokens == expected(40).tokens
+
+
 def test_a_client_may_end_it_before() -> None:
     talk = Talk()
     talk.start(params={"reasoning_tokens": 50}, credit=Credit(limit=10))
