@@ -96,12 +96,14 @@ def read(path: Path) -> KeyFile:
 
 def _naming(problem: str, tables: dict[str, Any]) -> str:
     """The problem with the name of the table that has it, for which msgspec says `[...]`: there may be
-    thousands."""
+    thousands. What is no table has no name: it may be a key that somebody wrote there."""
     what, at, where = problem.rpartition(" - at `$.")
     for kind, row in (("tenants", Allowance), ("keys", KeyEntry)):
         if at and where.startswith(f"{kind}[...]"):
             wrong = (
-                name for name, table in tables[kind].items() if _fits(name, Name) and not _fits(table, row)
+                name
+                for name, table in tables[kind].items()
+                if isinstance(table, dict) and _fits(name, Name) and not _fits(table, row)
             )
             if name := next(wrong, None):
                 return f"{what} - at `{where.replace('[...]', f'.{name}', 1)}"
