@@ -656,9 +656,8 @@ class Stream:
         self._keep_turn(news.finish)
         end_is_held = news.finish is not None and news.finish.held
         held = end_is_held and bool(self._tools.missing) and not withheld
-        if held or (end_is_held and withheld and len(self.output) == news.index + len(news.tokens)):
-            # The end token: the turn is open yet, or what a guard has just read in it goes back behind it.
-            self._told.take_back(len(self.output) - 1, by_guard=False)
+        if held or (end_is_held and self._stands_behind_end(news)):
+            self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
         if held and self._pausing.reason is None:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
@@ -680,6 +679,13 @@ class Stream:
         else:
             self._results.put_in_behind_text()
         return effective
+
+    def _stands_behind_end(self, news: api.News) -> bool:
+        """Whether something is to stand where the end token was taken in: what was put there in that step, or
+        what comes where a guard goes back to that has just read it."""
+        taken_in = len(self.output) == news.index + len(news.tokens)
+        put_in = any(isinstance(change, api.Appended) for change in news.changes)
+        return taken_in and (put_in or self._guarding.withholds)
 
     def _keep_turn(self, finish: api.Finish | None) -> None:
         """Where its model has ended a turn with calls: whoever tells it again may spell it otherwise."""
