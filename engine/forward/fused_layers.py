@@ -36,10 +36,10 @@ def fuse(model: nn.Module) -> str:
     own = [module for module in model.modules() if "forward" not in vars(module)]  # and nothing in its place
     norms = [module for module in own if type(module).__name__.endswith("RMSNorm")]
     rotating = [module for module in own if _rotation_of(module) is not None]
-    fused = [sum(map(_fuse_norm, norms)), sum(map(_fuse_rotation, rotating))]
+    normed, rotated = sum(map(_fuse_norm, norms)), sum(map(_fuse_rotation, rotating))
     together = sum(map(_project_together, rotating))
     return (
-        f"fused: {fused[0]} of {len(norms)} norms, {fused[1]} of {len(rotating)} rotations, projections of "
+        f"fused: {normed} of {len(norms)} norms, {rotated} of {len(rotating)} rotations, projections of "
         f"{together} layers"
     )
 

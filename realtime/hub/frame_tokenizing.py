@@ -408,8 +408,7 @@ def _injection(frame: protocol.Inject, model: ServedModel, brief: bool) -> list[
 def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
     if len(tokens) >= model.context:
         raise TooManyTokensError(len(tokens))
-    highest = max(tokens, default=0)
-    if highest >= model.vocab:
+    if (highest := model.highest_beyond(tokens)) is not None:
         raise Refusal(
             "invalid_frame", f"`{field}` has token {highest}; this model's tokens are 0 to {model.vocab - 1}."
         )
@@ -417,12 +416,11 @@ def _known(tokens: list[int], field: str, model: ServedModel) -> list[int]:
 
 
 def _computable(tokens: list[int], model: ServedModel) -> list[int]:
-    """Of a text. A tokenizer may have tokens that the model has no weights for: the step that was to compute
-    one would fail, and be computed again in parts, for everybody."""
-    if model.tokenizer.vocab > model.vocab and max(tokens, default=0) >= model.vocab:
+    """Of a text."""
+    if model.tokenizer.vocab > model.vocab and (highest := model.highest_beyond(tokens)) is not None:
         raise Refusal(
             "invalid_frame",
-            f"The text has token {max(tokens)} of the tokenizer of this model, whose own tokens are 0 to "
+            f"The text has token {highest} of the tokenizer of this model, whose own tokens are 0 to "
             f"{model.vocab - 1}.",
         )
     return tokens

@@ -17,7 +17,7 @@ from midstream import protocol
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.spanned_text import Call, SpannedText
-from realtime.text.tokenizer import Tokenizer
+from realtime.text.served_model import ServedModel
 from realtime.tools.argument_text import continued, pieces_of, within_string
 from realtime.tools.call_reader import CallReader
 from realtime.tools.json_call import JsonCall
@@ -51,12 +51,9 @@ class _Written(NamedTuple):
     reader: CallReader
 
 
-def amendment(
-    output: Output, call: Call, frame: protocol.Amend, tokenizer: Tokenizer, vocab: int
-) -> Amendment:
+def amendment(output: Output, call: Call, frame: protocol.Amend, model: ServedModel) -> Amendment:
     """It hangs on all that is known of the call, whatever of that was read: whoever adopts the stream does
-    not know what was. `vocab`: of the model, which may have no weights for all that its tokenizer knows.
-    Raises Refusal."""
+    not know what was. Raises Refusal."""
     spans = output.spans
     assert spans is not None, "it has calls"
     asked = frame.arguments
@@ -66,7 +63,7 @@ def amendment(
     told = "".join(call.arguments)
     begun = written.text[written.begin :]
     try:
-        pieces = pieces_of(tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
+        pieces = pieces_of(model.tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
     except (ValueError, IndexError, RecursionError):
         raise _no_json(frame) from None
     if isinstance(written.reader, JsonCall) and written.reader.quoted:
@@ -77,13 +74,12 @@ def amendment(
     text = written.text[length:stands] + rest
     if not rest and (not frame.partial or stands == len(written.text)):
         return Amendment(None, [])
-    tokens = tokenizer.encode_marked(text) if text else []
-    highest = max(tokens, default=0)
-    if highest >= vocab:
+    tokens = model.tokenizer.encode_marked(text) if text else []
+    if (highest := model.highest_beyond(tokens)) is not None:
         raise Refusal(
             "invalid_params",
             f"`arguments` have token {highest} of the tokenizer of this model, whose own tokens are 0 to "
-            f"{vocab - 1}.",
+            f"{model.vocab - 1}.",
         )
     _check_read_again(output, spans, call, behind, tokens, frame, asked)
     return Amendment(behind, tokens)

@@ -68,7 +68,7 @@ class LaterCommands:
 
     def _amend(self, frame: protocol.Amend) -> api.Append:
         call = self._tools.find(frame.call_id)
-        change = amendment(self._output, call, frame, self._model.tokenizer, self._model.vocab)
+        change = amendment(self._output, call, frame, self._model)
         if change.behind is not None:
             self._grants.hold()
         return api.Append(self._number, change.tokens, behind=change.behind)

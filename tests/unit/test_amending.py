@@ -17,6 +17,7 @@ from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.amendment import Amendment, amendment, checked
 from realtime.stream.spanned_text import SpannedText
+from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds
 from tests.fakes.spelt_calls import SPELT, Calls, Pieces
@@ -94,7 +95,8 @@ class Written:
         call = spans.calls[-1]
         asked = protocol.Amend(request_id="a", call_id=call.call_id, arguments=arguments, partial=partial)
         try:
-            change = amendment(output, call, checked(asked), self.tokenizer, vocab)
+            model = ServedModel("toy", self.tokenizer, vocab, 4096, None)
+            change = amendment(output, call, checked(asked), model)
         except Refusal as refusal:
             if "have not begun" in str(refusal):
                 raise NotBegunError from None
