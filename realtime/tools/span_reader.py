@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from itertools import repeat
 
 from realtime.tools.call_reader import LONGEST_UNTOLD, CallReader, Step
 from realtime.tools.json_scanner import SPACE
@@ -126,15 +127,17 @@ class SpanReader:
 
     def inject(self, tokens: Sequence[int], index: int) -> list[Part]:
         """Context before output token `index`, in the model's own turn: it is part of calls alone."""
-        marks, run = self._spelling.delimiters.by_token, bytearray()
-        for token in tokens:
-            if token in marks:
-                self._read_text(self._text.add(run) + self._text.add(b"", ends=True) + marks[token], ~index)
-                run.clear()
-            else:
-                run += self._spelling.pieces.get(token, b"")
-        self._read_text(self._text.add(run), ~index)
+        marks, begun = self._spelling.delimiters.by_token, 0
+        for at in [at for at, token in enumerate(tokens) if token in marks]:
+            run = self._text.add(self._bytes_of(tokens[begun:at]))
+            self._read_text(run + self._text.add(b"", ends=True) + marks[tokens[at]], ~index)
+            begun = at + 1
+        self._read_text(self._text.add(self._bytes_of(tokens[begun:])), ~index)
         return self._parts.take()
+
+    def _bytes_of(self, tokens: Sequence[int]) -> bytes:
+        """Of thousands at once: a call that is amended is read again while everybody waits."""
+        return b"".join(map(self._spelling.pieces.get, tokens, repeat(b"")))
 
     def begin_turn(self, prompt: Sequence[int], index: int) -> list[Part]:
         """The model's turn was closed, and another opened: a call that was open stays so."""
