@@ -63,6 +63,27 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
     assert holder(Keyring(file), key) == Holder("alice", digest(key), name="alice")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")
+@pytest.mark.parametrize("words", [["list"], ["add", "bob"]])
+def test_a_key_that_nobody_was_shown_is_none(file: Path, capsys: Capture, words: list[str]) -> None:
+    """It was in the file, which was said not to have been written."""
+    added(file, capsys, "alice")
+    script = "import sys; from realtime.keys_command import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words, "--file", file],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "midstream: standard output cannot be written: No space left on device\n",
+    )
+    assert list(read(file).keys) == ["alice"]
+
+
 def test_a_link_that_leads_to_itself_is_no_place_for_keys(file: Path, capsys: Capture) -> None:
     file.symlink_to(file)
     assert command(file, "add", "alice") == 1
