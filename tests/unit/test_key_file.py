@@ -63,6 +63,25 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
     assert holder(Keyring(file), key) == Holder("alice", digest(key), name="alice")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{key} = "alice"\n[keys]\n', "unknown field `(a key)`"),
+        ('[keys.{key}]\ntenant = "acme"\n', "missing required field `digest` - at `keys.(a key)`"),
+        ('[keys.a]\ntenant = "a"\ndigest = "{digest}"\n{key} = 1\n', "field `(a key)` - at `keys.a`"),
+    ],
+)
+def test_a_key_that_was_written_into_the_file_by_mistake_is_not_said(
+    file: Path, text: str, says: str
+) -> None:
+    """What is said goes to the log."""
+    key = new_key()
+    file.write_text(text.format(key=key, digest=DIGEST))
+    with pytest.raises(KeyFileError, match=re.escape(says)) as told:
+        read(file)
+    assert key not in str(told.value)
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")
 @pytest.mark.parametrize("words", [["list"], ["add", "bob"]])
 def test_a_key_that_nobody_was_shown_is_none(file: Path, capsys: Capture, words: list[str]) -> None:
