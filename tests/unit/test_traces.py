@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from midstream.protocol import Credit, Params
 from realtime.__main__ import _traces
 from realtime.bind import StartupError
 from realtime.observability import trace_export
-from realtime.observability.trace_export import ExportedTraces
+from realtime.observability.trace_export import OTHER_SESSIONS, ExportedTraces
 from realtime.observability.traces import EVERY_STEPS, Traces
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, endless, rest, run_out, start
@@ -195,10 +196,29 @@ def test_where_opentelemetry_is_missing_the_server_says_what_to_install() -> Non
     )
 
 
-def test_what_cannot_be_as_the_surroundings_say_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
-    with pytest.raises(StartupError, match=r"OTEL_\* say: max_queue_size must be a positive integer"):
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", "max_queue_size must be a positive integer"),
+        (OTHER_SESSIONS[0], "none", "Requested component 'none' not found"),
+    ],
+)
+def test_what_cannot_be_as_the_surroundings_say_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(StartupError, match=rf"OTEL_\* say: {why}"):
         _traces()
+
+
+def test_so_is_what_opentelemetry_looks_at_when_it_is_loaded() -> None:
+    asks = "from realtime.__main__ import main; main(['--model', 'toy', '--port', '0', '--traces', 'on'])"
+    surroundings = os.environ | {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-5"}
+    done = subprocess.run(
+        [sys.executable, "-c", asks], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith("midstream: --traces on cannot be as its variables OTEL_* say: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_collector_that_answers_without_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
