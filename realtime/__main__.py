@@ -261,14 +261,14 @@ def _traces() -> ExportedTraces:
     try:
         # It brings OpenTelemetry: only where it was asked for.
         from realtime.observability.trace_export import ExportedTraces
+
+        return ExportedTraces()
     except ModuleNotFoundError:
         raise StartupError(
             "--traces on needs OpenTelemetry; in a clone of Midstream, install it with: "
             "pip install ./clients/python '.[otel]'"
         ) from None
-    try:
-        return ExportedTraces()
-    except ValueError as problem:
+    except (ValueError, RuntimeError) as problem:  # some of them are looked at by the import
         raise StartupError(f"--traces on cannot be as its variables OTEL_* say: {problem}") from None
 
 

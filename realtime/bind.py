@@ -7,10 +7,12 @@ import errno
 import logging
 import os
 import resource
+import select
 import shlex
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,13 +111,22 @@ def _written(file: str) -> Iterator[Path | None]:
 
 
 def greet(said: str) -> None:
-    """On standard output, which may be a full disk, or closed by whoever has read enough: that ends no
-    server."""
+    """On standard output, which may be a full disk, or closed by whoever has read enough, or a pipe or a
+    terminal that takes nothing now: that ends no server, and holds none up."""
+    takes_it = select.select([], [sys.stdout], [], 0)[1]
+    if takes_it:
+        _say(said)
+    else:
+        threading.Thread(target=_say, args=(said,), name="welcome", daemon=True).start()
+
+
+def _say(said: str) -> None:
+    """Not by `print`, whose lock Python waits for when it ends, and gives up on with an abort."""
     try:
-        print(said, flush=True)
+        os.write(sys.stdout.fileno(), f"{said}\n".encode(sys.stdout.encoding, "backslashreplace"))
     except OSError as error:
         log.warning("standard output cannot be written: %s", error.strerror)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried at exit again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for whatever else is printed
 
 
 def address_of(listening: socket.socket) -> str:

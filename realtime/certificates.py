@@ -45,7 +45,12 @@ class Certificates(NamedTuple):
 
     def _show(self, context: ssl.SSLContext) -> None:
         with _naming(self.own):
-            context.load_cert_chain(self.own, self.key)
+            Path(self.key).open("rb").close()  # whose error says which file it is
+            context.load_cert_chain(self.own, self.key, self._ask_nobody)
+
+    def _ask_nobody(self) -> str:
+        """OpenSSL would ask at the terminal by itself, and a server that connects again would wait."""
+        raise OSError(f"its private key {self.key} is encrypted: take one that is not")
 
 
 def _content(file: str) -> bytes | None:

@@ -68,17 +68,27 @@ def _add(path: Path, arguments: Namespace) -> None:
         if limits or tenant not in key_file.tenants:
             before = key_file.tenants.get(tenant, Allowance())
             key_file.tenants[tenant] = msgspec.structs.replace(before, **limits)
-    print(key)
+        _print(key)  # before it is worth anything: else it might be, and nobody have it
     print(f'Key "{name}" of tenant "{tenant}". It is not shown again.', file=sys.stderr)
 
 
 def _list(path: Path, arguments: Namespace) -> None:
     key_file = read(path)
+    lines = list[str]()
     for name, entry in sorted(key_file.keys.items()):
         allowed = msgspec.to_builtins(key_file.tenants.get(entry.tenant, Allowance()))
         limits = " ".join(f"{limit}={_shown(value)}" for limit, value in allowed.items())
         role = "  admin" * entry.admin + "  metrics" * entry.metrics
-        print(f"{name}  tenant={entry.tenant}{role}  {limits}".rstrip())
+        lines.append(f"{name}  tenant={entry.tenant}{role}  {limits}".rstrip() + "\n")
+    _print("".join(lines), end="")
+
+
+def _print(text: str, end: str = "\n") -> None:
+    try:
+        print(text, end=end, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would be tried at exit again
+        raise KeysCommandError(f"standard output cannot be written: {error.strerror}") from None
 
 
 def _shown(value: Any) -> str:

@@ -38,21 +38,21 @@ class Credentials:
         self._keyless = keyless or KeylessRules()
         self.secrets = secrets
 
-    def of_request(self, headers: Headers) -> Holder:
+    async def of_request(self, headers: Headers) -> Holder:
         """Whoever sent this, by a key in its `Authorization`."""
         self._check_way(headers)
         if self._keyring is None:
             return Holder()
-        return self._known(self._keyring.holder(_authorization(headers)))
+        return self._known(await self._keyring.holder(_authorization(headers)))
 
     async def of_upgrade(self, headers: Headers, subprotocols: Iterable[str]) -> Holder:
         """Whoever wants a WebSocket, by the same, or by a key or one-time secret among its subprotocols."""
         if self._keyring is None or "authorization" in headers:
-            return self.of_request(headers)
+            return await self.of_request(headers)
         self._check_way(headers)
         shown = _subprotocol(subprotocols)
         # A key may come this way without an `Origin`: WebSockets outside of browsers often take no headers.
-        return self._known(self._keyring.holder(shown) or await self._redeemed(shown, headers))
+        return self._known(await self._keyring.holder(shown) or await self._redeemed(shown, headers))
 
     def _check_way(self, headers: Headers) -> None:
         """Whether it may have been asked in this way at all, whoever asks."""

@@ -7,6 +7,7 @@ business of the command (`keys_command`); what a running server makes of it, of 
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import string
 from pathlib import Path
@@ -21,6 +22,8 @@ from realtime.toml_text import NotTomlError, tables_of
 
 ALPHABET = string.ascii_letters + string.digits  # a double click selects all of it, and no URL escapes it
 KEY_LENGTH = 43  # 256 bits
+
+A_KEY = re.compile(rf"ms_[A-Za-z0-9]{{{KEY_LENGTH}}}")
 
 # Not `$`, which a line's end may follow.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
@@ -55,7 +58,11 @@ class KeyFile(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class KeyFileError(Exception):
-    """The key file cannot be used; the message is a sentence that says which and why, and quotes nothing."""
+    """The key file cannot be used; the message is a sentence that says which and why. It goes to the log, and
+    names tables and fields: which of them is a key, by mistake, it does not say."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__(A_KEY.sub("(a key)", said))
 
 
 class KeyFileUnreadableError(KeyFileError):

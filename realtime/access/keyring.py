@@ -1,14 +1,18 @@
 """The keyring of the running server: who holds a key, and what a tenant may take, by the key file as it is
 now.
 
-It looks at the file whenever a key is shown, and when it is asked to. A file that has become unreadable, or
-is not whole, changes nothing: it is reported once, and what was last read holds.
+It looks at the file whenever a key is shown, and when it is asked to. One that has changed is read in a
+thread, as ten thousand keys take half a second: whoever shows a key meanwhile waits for that, and nobody
+else. A file that has become unreadable, or is not whole, changes nothing: it is reported once, and what was
+last read holds.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, KeyFileUnreadableError, digest, read
 from realtime.endless_files import is_endless, tell_if_endless
@@ -19,48 +23,62 @@ log = logging.getLogger(__name__)
 Version = tuple[int, int, int] | None  # of a file: which, when written, how large
 
 
+class Keys(NamedTuple):
+    """What a key file says, as it is asked."""
+
+    holders: dict[str, Holder]  # by the digests of their keys
+    allowances: dict[str, Allowance]  # of tenants that are named
+    served: set[str]  # tenants that have a key, for more than the metrics
+
+
 class Keyring:
     def __init__(self, path: Path) -> None:
         """Raises KeyFileError: a server does not start with keys that it cannot read."""
         self._path = path
         self._reported: tuple[Version, str] | None = None
+        self._reading = asyncio.Lock()
         self._version = _version(path)
         tell_if_endless(path)
-        self._use(read(path))
-        if not self._holders:
+        self._keys = _keys_of(read(path))
+        if not self._keys.holders:
             log.warning("the key file %s holds no key: nobody can connect", path)
 
-    def holder(self, key: str) -> Holder | None:
-        self.reload()
-        return self._holders.get(digest(key))
+    async def holder(self, key: str) -> Holder | None:
+        await self.reload()
+        return self._keys.holders.get(digest(key))
 
     def holds(self, holder: Holder) -> bool:
         """Whether the key with which somebody came in is still one, of the same tenant, and for more than the
         metrics."""
-        now = self._holders.get(holder.key or "")
+        now = self._keys.holders.get(holder.key or "")
         return now is not None and now.tenant == holder.tenant and not now.metrics
 
     def has_tenant(self, tenant: str) -> bool:
         """Whether any key is this tenant's, for more than the metrics."""
-        return tenant in self._served
+        return tenant in self._keys.served
 
     def allowance(self, tenant: str) -> Allowance:
-        return self._tenants.get(tenant, UNSAID)
+        return self._keys.allowances.get(tenant, UNSAID)
 
-    def reload(self) -> None:
+    async def reload(self) -> None:
         """Read the file again, if it is another than the one that was read."""
+        if _version(self._path) != self._version:
+            async with self._reading:
+                await self._reload()
+
+    async def _reload(self) -> None:
         version = _version(self._path)
         if version == self._version:
-            return
+            return  # somebody has read it meanwhile
         try:
-            self._use(_read_again(self._path))
+            self._keys = await asyncio.to_thread(_read_again, self._path)
         except KeyFileError as problem:
             self._report(version, problem)
             if isinstance(problem, KeyFileUnreadableError):
                 return  # there may be no more to it than that descriptors were used up
         else:
             self._reported = None
-            log.info("the key file has changed: %d keys", len(self._holders))
+            log.info("the key file has changed: %d keys", len(self._keys.holders))
         self._version = version
 
     def _report(self, version: Version, problem: KeyFileError) -> None:
@@ -68,20 +86,21 @@ class Keyring:
             log.error("%s; the keys that were read before still hold", problem)
         self._reported = version, str(problem)
 
-    def _use(self, file: KeyFile) -> None:
-        self._tenants = file.tenants
-        self._holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
-        self._served = {holder.tenant for holder in self._holders.values() if not holder.metrics}
+
+def _keys_of(file: KeyFile) -> Keys:
+    holders = {entry.digest: _holder(name, entry) for name, entry in file.keys.items()}
+    served = {holder.tenant for holder in holders.values() if not holder.metrics}
+    return Keys(holders, file.tenants, served)
 
 
 def _holder(name: str, entry: KeyEntry) -> Holder:
     return Holder(entry.tenant, entry.digest, entry.admin, entry.metrics, name)
 
 
-def _read_again(path: Path) -> KeyFile:
+def _read_again(path: Path) -> Keys:
     if is_endless(path):
         raise KeyFileUnreadableError(f"the key file {path} cannot be read: it is no file")
-    return read(path)
+    return _keys_of(read(path))
 
 
 def _version(path: Path) -> Version:

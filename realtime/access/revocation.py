@@ -24,7 +24,7 @@ EVERY_S = 1.0
 async def enforce_revocations(keyring: Keyring, connections: OpenConnections, hub: Hub) -> None:
     while True:
         await asyncio.sleep(EVERY_S)
-        keyring.reload()
+        await keyring.reload()
         await revoke(keyring, connections, hub)
 
 

@@ -79,7 +79,7 @@ class Guard:
         if scope["type"] == "websocket":
             holder = await self._credentials.of_upgrade(headers, scope["subprotocols"])
         else:
-            holder = self._credentials.of_request(headers)
+            holder = await self._credentials.of_request(headers)
         self._check(holder)
         return holder
 

@@ -72,6 +72,22 @@ def test_a_machine_that_stands_still_is_missed_as_soon_as_the_documents_say(grou
         assert f"{each['name']}={each['value']}" in OPERATIONS
 
 
+@pytest.mark.parametrize("group", [HEAD, WORKERS], ids=["head", "workers"])
+def test_a_machine_may_do_little(group: dict[str, Any]) -> None:
+    pod = group["template"]["spec"]
+    assert not pod["automountServiceAccountToken"]
+    context = pod["securityContext"]
+    user = containerfile.one(containerfile.stages()[-1], "USER").text
+    assert f"{context['runAsUser']}:{context['runAsGroup']}" == user
+    assert context["runAsNonRoot"]
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
 def test_its_ray_is_ours() -> None:
     assert f"\nray=={CLUSTER['spec']['rayVersion']}\n" in (ROOT / "requirements.lock").read_text()
 

@@ -73,7 +73,7 @@ class Locked:
         return await self.credentials.of_upgrade(Headers({"host": HOST, **headers}), subprotocols)
 
     async def secret(self, origin: str | None = OWN) -> str:
-        holder = self.credentials.of_request(Headers({"authorization": f"Bearer {self.alice}"}))
+        holder = await self.credentials.of_request(Headers({"authorization": f"Bearer {self.alice}"}))
         return await self.credentials.secrets.issue(holder, origin)
 
 
@@ -221,7 +221,7 @@ async def test_without_keys_a_name_that_is_not_known_and_a_proxy_are_refused_and
 ) -> None:
     answer = _ask(TestClient(app_of(credentials()), base_url=LOOPBACK), path, said)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
-    locked.credentials.of_request(Headers({"authorization": f"Bearer {locked.alice}", **_lower(said)}))
+    await locked.credentials.of_request(Headers({"authorization": f"Bearer {locked.alice}", **_lower(said)}))
     await locked.credentials.of_upgrade(Headers(_lower(said)), [bearer(locked.alice)])
 
 
@@ -300,7 +300,7 @@ async def test_whatever_is_no_key_does_not(locked: Locked) -> None:
 async def test_without_keys_everybody_is_local_whatever_they_show() -> None:
     locks = credentials()
     assert await locks.of_upgrade(Headers({"host": "localhost"}), [bearer("any")]) == Holder(LOCAL)
-    assert locks.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
+    assert await locks.of_request(Headers({"authorization": "Bearer any"})) == Holder(LOCAL)
 
 
 async def test_a_secret_opens_the_door_once_to_a_page_of_its_origin(locked: Locked) -> None:
@@ -417,7 +417,7 @@ async def test_a_key_that_is_revoked_while_a_body_comes_does_nothing(
         if not came:
             await asyncio.Event().wait()
         locked.revoke("leaver")
-        locked.ring.reload()
+        await locked.ring.reload()
         return came.pop()
 
     async def send(message: Message) -> None:
@@ -552,7 +552,7 @@ async def test_streams_of_a_tenant_whose_last_key_was_revoked_end_and_others_go_
         reader.send(start(params=Params(ignore_eos=True), credit=Credit(limit=2)))
     server.tick()
     locked.revoke("alice")
-    locked.ring.reload()
+    await locked.ring.reload()
     await revoke(locked.ring, OpenConnections(10), server.hub)
     server.tick()
     finals = {tenant: reader.accounts[0].final for tenant, reader in readers.items()}
@@ -573,7 +573,7 @@ async def test_a_connection_that_fails_to_end_keeps_no_stream_of_a_revoked_key_a
     server.tick()
     connections.open("", Holder("alice", digest(locked.alice))).revoke = fail
     locked.revoke("alice")
-    locked.ring.reload()
+    await locked.ring.reload()
     await revoke(locked.ring, connections, server.hub)
     assert "of the transport" in caplog.text
     server.tick()
@@ -595,6 +595,6 @@ async def test_a_peer_that_has_closed_already_is_no_news_to_the_watch_over_keys(
     connections = OpenConnections(10)
     connections.open("", Holder("alice", digest(locked.alice))).revoke = websocket.close
     locked.revoke("alice")
-    locked.ring.reload()
+    await locked.ring.reload()
     await revoke(locked.ring, connections, SimulatedServer(ROOM).hub)
     assert not caplog.records

@@ -236,7 +236,7 @@ OTHERS = {
     "realtime.fleet.grpc_link": ["grpc", "msgspec"],
     "realtime.transport": ["h11", "starlette", "uvicorn", "websockets"],
     "realtime.observability": ["msgspec", "prometheus_client", "structlog"],
-    "realtime.observability.trace_export": ["opentelemetry"],
+    "realtime.observability.trace_export": ["opentelemetry", "requests"],
     "realtime.observability.traces": ["msgspec", "opentelemetry"],
     "keeper": [],
     "keeper.plan": ["msgspec"],
@@ -291,6 +291,7 @@ OPTIONAL = {
     "prompt_toolkit",
     "opentelemetry",
     "ray",
+    "requests",
     "triton",
     "uvloop",
 }  # behind an extra, or brought by torch

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, welcome
+from tests.fakes.full_pipe import filled
 
 
 async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
@@ -71,6 +72,32 @@ def test_a_greeting_that_nobody_can_take_is_a_line_in_the_log() -> None:
         0,
         "standard output cannot be written: No space left on device\n",
     )
+
+
+def test_a_greeting_that_nobody_takes_now_is_waited_for_by_nobody() -> None:
+    """As at a terminal that was told to stop: a server served nobody until somebody read it, and heard of no
+    signal."""
+    script = (
+        "import sys; from realtime.bind import greet; "
+        "greet('hello'); print('on', file=sys.stderr); sys.stdin.read()"
+    )
+    reads, writes = os.pipe()
+    full = filled(writes)
+    with (
+        os.fdopen(reads, "rb") as out,
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=writes,
+            stderr=subprocess.PIPE,
+        ) as greeting,
+    ):
+        assert greeting.stderr is not None
+        assert greeting.stderr.readline() == b"on\n"
+        os.close(writes)
+        assert out.read(full + len("hello\n")).endswith(b".hello\n")
+        greeting.communicate()
+    assert greeting.returncode == 0
 
 
 def test_whoever_is_to_outlive_the_terminal_is_let() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -9,11 +10,13 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from realtime.access.key_file import HEADER, KeyFileError, digest, new_key, read
+from realtime.access import keyring
+from realtime.access.key_file import HEADER, KeyFile, KeyFileError, digest, new_key, read
 from realtime.access.keyring import Keyring
 from realtime.keys_command import main
 from realtime.tenants.allowance import Allowance, Holder
@@ -30,6 +33,10 @@ def file(tmp_path: Path) -> Path:
 
 def command(file: Path, *words: str) -> int:
     return main([*words, "--file", str(file)], {})
+
+
+def holder(ring: Keyring, key: str) -> Holder | None:
+    return asyncio.run(ring.holder(key))
 
 
 def added(file: Path, capsys: Capture, *words: str) -> str:
@@ -53,7 +60,47 @@ def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture)
     assert digest(key) in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in file.parent.iterdir()] == ["keys.toml"], "nothing is left lying about"
-    assert Keyring(file).holder(key) == Holder("alice", digest(key), name="alice")
+    assert holder(Keyring(file), key) == Holder("alice", digest(key), name="alice")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{key} = "alice"\n[keys]\n', "unknown field `(a key)`"),
+        ('[keys.{key}]\ntenant = "acme"\n', "missing required field `digest` - at `keys.(a key)`"),
+        ('[keys.a]\ntenant = "a"\ndigest = "{digest}"\n{key} = 1\n', "field `(a key)` - at `keys.a`"),
+    ],
+)
+def test_a_key_that_was_written_into_the_file_by_mistake_is_not_said(
+    file: Path, text: str, says: str
+) -> None:
+    """What is said goes to the log."""
+    key = new_key()
+    file.write_text(text.format(key=key, digest=DIGEST))
+    with pytest.raises(KeyFileError, match=re.escape(says)) as told:
+        read(file)
+    assert key not in str(told.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="nothing here is always full")
+@pytest.mark.parametrize("words", [["list"], ["add", "bob"]])
+def test_a_key_that_nobody_was_shown_is_none(file: Path, capsys: Capture, words: list[str]) -> None:
+    """It was in the file, which was said not to have been written."""
+    added(file, capsys, "alice")
+    script = "import sys; from realtime.keys_command import main; sys.exit(main())"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words, "--file", file],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "midstream: standard output cannot be written: No space left on device\n",
+    )
+    assert list(read(file).keys) == ["alice"]
 
 
 def test_a_link_that_leads_to_itself_is_no_place_for_keys(file: Path, capsys: Capture) -> None:
@@ -76,8 +123,8 @@ def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) 
     first = added(file, capsys, "alice", "--tenant", "acme", *limits.split())
     second = added(file, capsys, "bob", "--tenant", "acme", "--max-streams", "9", "--admin")
     ring = Keyring(file)
-    assert ring.holder(first) == Holder("acme", digest(first), name="alice")
-    assert ring.holder(second) == Holder("acme", digest(second), admin=True, name="bob")
+    assert holder(ring, first) == Holder("acme", digest(first), name="alice")
+    assert holder(ring, second) == Holder("acme", digest(second), admin=True, name="bob")
     assert ring.allowance("acme") == Allowance(
         max_streams=9,
         max_connections=4,
@@ -99,7 +146,7 @@ def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:
 
 def test_a_key_for_the_metrics_is_that_and_no_admins(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "scraper", "--metrics")
-    assert Keyring(file).holder(key) == Holder("scraper", digest(key), metrics=True, name="scraper")
+    assert holder(Keyring(file), key) == Holder("scraper", digest(key), metrics=True, name="scraper")
     assert command(file, "list") == 0
     assert capsys.readouterr().out == "scraper  tenant=scraper  metrics\n"
     with pytest.raises(SystemExit):
@@ -112,11 +159,11 @@ def test_a_key_for_the_metrics_is_that_and_no_admins(file: Path, capsys: Capture
 def test_a_key_that_is_for_the_metrics_now_holds_nothing_else_any_more(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice")
     ring = Keyring(file)
-    alice = ring.holder(key)
+    alice = holder(ring, key)
     assert alice is not None
     assert ring.holds(alice)
     file.write_text(file.read_text() + "metrics = true\n")
-    ring.reload()
+    asyncio.run(ring.reload())
     assert not ring.holds(alice)
     assert not ring.has_tenant("alice")
 
@@ -126,8 +173,8 @@ def test_a_revoked_key_is_gone_and_its_tenant_with_the_last(file: Path, capsys: 
     other = added(file, capsys, "bob", "--tenant", "acme")
     assert command(file, "revoke", "alice") == 0
     ring = Keyring(file)
-    assert ring.holder(key) is None
-    assert ring.holder(other) == Holder("acme", digest(other), name="bob")
+    assert holder(ring, key) is None
+    assert holder(ring, other) == Holder("acme", digest(other), name="bob")
     assert ring.allowance("acme").max_streams == 3
     assert command(file, "revoke", "bob") == 0
     assert (read(file).tenants, read(file).keys) == ({}, {})
@@ -219,14 +266,14 @@ def test_a_file_that_others_were_let_read_stays_so_and_a_link_stays_a_link(
 def test_a_running_server_learns_of_new_and_of_revoked_keys(file: Path, capsys: Capture) -> None:
     first = added(file, capsys, "alice", "--max-streams", "1")
     ring = Keyring(file)
-    holder = ring.holder(first)
-    assert holder is not None
-    assert ring.holds(holder)
+    alice = holder(ring, first)
+    assert alice is not None
+    assert ring.holds(alice)
     second = added(file, capsys, "bob")
-    assert ring.holder(second) == Holder("bob", digest(second), name="bob")
+    assert holder(ring, second) == Holder("bob", digest(second), name="bob")
     command(file, "revoke", "alice")
-    assert ring.holder(first) is None
-    assert not ring.holds(holder)
+    assert holder(ring, first) is None
+    assert not ring.holds(alice)
     assert (ring.has_tenant("alice"), ring.has_tenant("bob")) == (False, True)
 
 
@@ -236,18 +283,42 @@ def test_whose_keys_there_are_is_known_without_a_look_at_every_key(
     """It is asked of each stream, every second."""
     added(file, capsys, "alice")
     ring = Keyring(file)
-    monkeypatch.setattr(ring, "_holders", None)
+    monkeypatch.setattr(ring, "_keys", ring._keys._replace(holders={}))
     assert (ring.has_tenant("alice"), ring.has_tenant("bob")) == (True, False)
+
+
+async def test_a_file_that_takes_long_is_waited_for_by_whoever_shows_a_key_and_read_once(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand keys held everybody up for half a second."""
+    first = added(file, capsys, "alice")
+    ring = Keyring(file)
+    second = added(file, capsys, "bob")
+    command(file, "revoke", "alice")
+    may_be_read, reads = threading.Event(), list[Path]()
+
+    def slowly(path: Path) -> KeyFile:
+        reads.append(path)
+        assert may_be_read.wait(10), "it is read where nobody else has a turn"
+        return read(path)
+
+    monkeypatch.setattr(keyring, "read", slowly)
+    shown = asyncio.gather(*map(ring.holder, (first, second)))
+    await asyncio.sleep(0)
+    assert ring.has_tenant("alice"), "until it is read"
+    may_be_read.set()
+    assert await shown == [None, Holder("bob", digest(second), name="bob")]
+    assert reads == [file]
 
 
 def test_a_key_that_went_to_another_tenant_is_not_held_any_more(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice")
     ring = Keyring(file)
-    holder = ring.holder(key)
-    assert holder is not None
+    alice = holder(ring, key)
+    assert alice is not None
     file.write_text(file.read_text().replace('tenant = "alice"', 'tenant = "mallory"'))
-    ring.reload()
-    assert not ring.holds(holder)
+    asyncio.run(ring.reload())
+    assert not ring.holds(alice)
 
 
 def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
@@ -263,10 +334,10 @@ def test_a_file_that_became_unreadable_is_reported_once_and_changes_nothing(
         else:
             file.write_text(whole[:-20] + broken)
         for _ in range(3):
-            assert ring.holder(key) is not None
+            assert holder(ring, key) is not None
         assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
     file.write_text(whole)
-    assert ring.holder(key) is not None
+    assert holder(ring, key) is not None
 
 
 def test_a_pipe_in_the_files_place_is_not_waited_for(
@@ -277,11 +348,11 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(
     ring, whole = Keyring(file), file.read_text()
     file.unlink()
     os.mkfifo(file)
-    assert ring.holder(key) is not None
+    assert holder(ring, key) is not None
     assert f"the key file {file} cannot be read: it is no file; the keys that were read" in caplog.text
     file.unlink()
     file.write_text(whole)
-    assert ring.holder(key) is not None
+    assert holder(ring, key) is not None
 
 
 def test_what_is_far_too_large_to_be_a_key_file_is_not_read(
@@ -291,7 +362,7 @@ def test_what_is_far_too_large_to_be_a_key_file_is_not_read(
     key = added(file, capsys, "alice")
     ring = Keyring(file)
     os.truncate(file, 1 << 40)  # of which nothing is on the disk
-    assert ring.holder(key) is not None
+    assert holder(ring, key) is not None
     assert f"the key file {file} cannot be read: File too large; the keys that were read" in caplog.text
 
 
@@ -303,7 +374,7 @@ def test_keys_that_another_program_says_at_the_start_hold(
     with subprocess.Popen(["cat", file], stdout=subprocess.PIPE) as said:
         assert said.stdout is not None
         ring = Keyring(Path(f"/dev/fd/{said.stdout.fileno()}"))
-        assert ring.holder(key) is not None
+        assert holder(ring, key) is not None
     assert "is no file: it is read to its end now, and never again" in caplog.text
 
 
@@ -315,25 +386,25 @@ def test_a_file_that_was_cut_short_anywhere_revokes_nobody(
     ring = Keyring(file)
     for length in range(len(whole) - 1):
         file.write_text(whole[:length])
-        assert all(map(ring.holder, keys)), f"of its first {length} characters"
+        assert all(holder(ring, key) for key in keys), f"of its first {length} characters"
     assert "still hold" in caplog.text
     file.write_text(whole)
-    assert all(map(ring.holder, keys))
+    assert all(holder(ring, key) for key in keys)
 
 
 def test_the_last_key_can_be_revoked_and_others_added_after_it(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice")
     ring = Keyring(file)
     assert command(file, "revoke", "alice") == 0
-    assert ring.holder(key) is None
+    assert holder(ring, key) is None
     assert not ring.has_tenant("alice")
-    assert ring.holder(added(file, capsys, "bob")) is not None
+    assert holder(ring, added(file, capsys, "bob")) is not None
 
 
 def test_an_empty_file_can_be_begun_with(file: Path, capsys: Capture) -> None:
     file.touch()
     key = added(file, capsys, "alice")
-    assert Keyring(file).holder(key) is not None
+    assert holder(Keyring(file), key) is not None
 
 
 def test_a_file_that_could_not_be_opened_for_a_moment_is_read_when_it_can(
@@ -349,14 +420,14 @@ def test_a_file_that_could_not_be_opened_for_a_moment_is_read_when_it_can(
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", no_descriptor)
-        assert ring.holder(key) is not None
-    assert ring.holder(key) is None
+        assert holder(ring, key) is not None
+    assert holder(ring, key) is None
 
 
 def test_a_file_without_keys_lets_nobody_in_and_says_so(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_text("[keys]\n")
     ring = Keyring(file)
-    assert ring.holder("") is None
+    assert holder(ring, "") is None
     assert "holds no key: nobody can connect" in caplog.text
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.log_writer import MOST_LINES, LogWriter
+from tests.fakes.full_pipe import filled
 
 LINE = "a line\n"
 
@@ -29,20 +30,6 @@ def pipe() -> Iterator[tuple[int, int]]:
 def say(writer: LogWriter, times: int = 1) -> None:
     for _ in range(times):
         writer.handle(logging.makeLogRecord({"msg": "a line"}))
-
-
-def filled(descriptor: int) -> int:
-    """A pipe that has room for nothing more: how much it holds."""
-    os.set_blocking(descriptor, False)
-    count = 0
-    with suppress(BlockingIOError):
-        while True:
-            count += os.write(descriptor, b"." * 1000)
-    with suppress(BlockingIOError):
-        while True:
-            count += os.write(descriptor, b".")
-    os.set_blocking(descriptor, True)
-    return count
 
 
 def test_a_line_is_there_when_who_said_it_goes_on(pipe: tuple[int, int]) -> None:

@@ -19,6 +19,7 @@ from midstream.record_format import (
     Lost,
     Moved,
     Pause,
+    Record,
     Resume,
     Rewind,
     Start,
@@ -26,6 +27,7 @@ from midstream.record_format import (
     ToolResult,
     Waits,
     encode_line,
+    parse_records,
 )
 from midstream.recording import Recording, StreamRecorder, read_records
 
@@ -245,6 +247,41 @@ def test_a_recording_numbers_its_streams_and_asks_for_what_it_needs(tmp_path: Pa
         (1, "a", 1),
         (2, "b", 1),
     ]
+
+
+def test_for_a_fork_the_lines_of_its_stream_alone_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the file was, for each fork: a second for every 15 MB, in which the client did nothing else."""
+    texts = []
+
+    def parse(text: str) -> list[Record]:
+        texts.append(text)
+        return parse_records(text)
+
+    monkeypatch.setattr("midstream.recording.parse_records", parse)
+    with Recording(tmp_path / "a.jsonl", lambda: None) as recording:
+        for name in ("a", "b"):
+            recorder = recording.recorder(protocol.Start(request_id=name, prompt=name))
+            recorder.receive(STARTED)
+            recorder.receive(token())
+        fork, params = protocol.Fork(request_id="b", at=2), STARTED.params
+        recorder = recording.recorder(protocol.Start(request_id="c", fork=fork))
+        recorder.receive(STARTED)
+        recorder.receive(
+            protocol.Snapshot(
+                request_id="c",
+                index=2,
+                text="ab",
+                tokens=[97, 98],
+                model="toy",
+                prompt_tokens=3,
+                params=params,
+            )
+        )
+    assert [len(text.splitlines()) for text in texts] == [2]
+    *_, forked = read_records(tmp_path / "a.jsonl")
+    assert (forked.start.prompt, [type(line) for line in forked.lines]) == ("b", [Tokens, Adjust])
 
 
 def test_more_log_probabilities_than_are_needed_stay_asked_for(tmp_path: Path) -> None:

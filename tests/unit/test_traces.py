@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+from contextlib import suppress
+from queue import Queue
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -18,6 +23,8 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.__main__ import _traces
 from realtime.bind import StartupError
+from realtime.observability import trace_export
+from realtime.observability.trace_export import OTHER_SESSIONS, ExportedTraces
 from realtime.observability.traces import EVERY_STEPS, Traces
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import SIZE, endless, rest, run_out, start
@@ -189,7 +196,68 @@ def test_where_opentelemetry_is_missing_the_server_says_what_to_install() -> Non
     )
 
 
-def test_what_cannot_be_as_the_surroundings_say_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "-1")
-    with pytest.raises(StartupError, match=r"OTEL_\* say: max_queue_size must be a positive integer"):
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "-1", "max_queue_size must be a positive integer"),
+        (OTHER_SESSIONS[0], "none", "Requested component 'none' not found"),
+    ],
+)
+def test_what_cannot_be_as_the_surroundings_say_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(StartupError, match=rf"OTEL_\* say: {why}"):
         _traces()
+
+
+def test_so_is_what_opentelemetry_looks_at_when_it_is_loaded() -> None:
+    asks = "from realtime.__main__ import main; main(['--model', 'toy', '--port', '0', '--traces', 'on'])"
+    surroundings = os.environ | {"OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "-5"}
+    done = subprocess.run(
+        [sys.executable, "-c", asks], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.startswith("midstream: --traces on cannot be as its variables OTEL_* say: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_collector_that_answers_without_end_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its answer was kept in memory, and the exporter's thread was its for as long as it liked."""
+    taken = Queue[int]()
+
+    def answer(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n")
+            for sent in range(64):
+                connection.sendall(bytes(1 << 20))
+                taken.put(sent)
+        taken.put(-1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        collector = Thread(target=answer, args=(listening,))
+        collector.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{listening.getsockname()[1]}")
+        traces = ExportedTraces()
+        traces._tracer.start_span("x").end()
+        traces._provider.force_flush()
+        collector.join()
+    assert 63 not in iter(taken.get, -1)
+    traces.close()
+
+
+def test_an_exporter_that_never_ends_is_waited_for_no_longer_than_it_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trace_export, "LAST_WORDS_S", 0.0)
+    traces, ended, said = ExportedTraces(), Event(), list[str]()
+
+    def shut_down() -> None:
+        ended.wait(5)
+        said.append("ended")
+
+    monkeypatch.setattr(traces._provider, "shutdown", shut_down)
+    traces.close()
+    assert said == []
+    ended.set()
