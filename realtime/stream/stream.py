@@ -365,13 +365,14 @@ class Stream:
 
     # -- frames ----------------------------------------------------------------------------------
 
-    def _check_steerable(self, *, adds: bool = True) -> None:
-        """`adds`: whether it is for more to be held."""
+    def _check_steerable(self, *, adds: bool = True, stops: bool = False) -> None:
+        """`adds`: whether it is for more to be held. `stops`: what was not asked to stop before."""
         if self.concluded:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
             )
-        self._check_unread()
+        if not stops:
+            self._check_unread()
         if adds:
             self._memory.account.check()
 
@@ -385,7 +386,10 @@ class Stream:
     ) -> None:
         """Ask for something that takes effect at a token. `Inject` comes as tokens; `send_reply` is for
         whoever steers and does not listen, `owe` for whoever steers."""
-        self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
+        self._check_steerable(
+            adds=not isinstance(frame, protocol.Pause | protocol.Resume),
+            stops=isinstance(frame, protocol.Pause) and not self._pausing.asked,
+        )
         check_index(frame, self.outbox.sent)
         if self._steering.ask(frame, step, now, send_reply, owe):
             self._later.make()
