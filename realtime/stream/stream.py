@@ -211,6 +211,11 @@ class Stream:
         return self._pausing.fingerprint
 
     @property
+    def num_waiting(self) -> int:
+        """How many of the commands that were asked for have no reply: its end answers all of them."""
+        return len(self._commands.waiting)
+
+    @property
     def is_kept(self) -> bool:
         """Whether its engine has all that another gateway would build it from."""
         return self.keeping is not None and self.keeping.is_there
@@ -918,10 +923,10 @@ class Stream:
 
     def _refuse_pending(self) -> None:
         """Frames that came too late for the engine: each has one reply, if it asked for two things too."""
+        refused = Refusal(
+            "request_finished", f"Request {self.request_id} ended before this could take effect."
+        ).event(self.request_id)
         for pending in self._commands.clear():
             if pending.wants_reply:
                 self._commands.refused(pending)
-                refusal = Refusal(
-                    "request_finished", f"Request {self.request_id} ended before this could take effect."
-                )
-                answer(self.outbox, pending, refusal.event(self.request_id, pending.ref))
+                answer(self.outbox, pending, replace(refused, ref=pending.ref))
