@@ -194,7 +194,7 @@ def test_who_looked_at_many_in_vain_looks_again_later_and_not_at_every_step(
     driver.steps(2)
     forks = forks_of(driver, shared, 10)
     looks = Looks(monkeypatch)
-    newcomer = driver.add(99, 4000)
+    newcomer = driver.add(99, 4000, tenant=1)
     driver.steps(10)
     assert looks.count == len(forks)
     assert not newcomer.blocks, "what the forks have is not theirs alone"
