@@ -462,6 +462,7 @@ class Scheduler:
                 lacks -= len(other.held_blocks)
             if lacks <= 0:
                 self._prompts.close_to(sequence.tenant)
+                sequence.last_served = self.steps  # it had its turn: nor is it due before them
                 self._awaits_own[sequence.tenant] = self.steps + 1 + lookups // VAIN_LOOKUPS
                 return
         self._prompts.close()

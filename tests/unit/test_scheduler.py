@@ -177,10 +177,12 @@ def test_the_first_in_line_for_memory_is_not_overtaken() -> None:
     assert large.admitted
 
 
-def test_but_it_keeps_no_other_tenant_waiting_for_what_its_own_streams_hold() -> None:
+@pytest.mark.parametrize("priority", [1, -1], ids=["is first", "is due"])
+def test_but_it_keeps_no_other_tenant_waiting_for_what_its_own_streams_hold(priority: int) -> None:
     driver = SchedulerDriver(blocks=700, step_tokens=64)
     driver.decoding(1, tokens=2400, tenant=1, priority=1)
-    large = driver.add(2, tokens=2100, tenant=1, priority=1)
+    large = driver.add(2, tokens=2100, tenant=1, priority=priority)
+    driver.steps(AGING_STEPS)
     for stream in range(10, 20):
         small = driver.add(stream, tokens=5, tenant=2)
         driver.steps(3)
