@@ -37,6 +37,7 @@ DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that a
 # Blocks that a step looks for in the cache, and then for no further prompt: a millisecond. To begin with one
 # takes as long as so many.
 MOST_LOOKUPS, BEGIN_LOOKUPS = 512, 16
+VAIN_LOOKUPS = 64  # in each step, for who lacks what its own tenant holds: after more it looks again later
 
 
 class Scheduler:
@@ -80,6 +81,9 @@ class Scheduler:
         self._holders = Holders(cache)
         self._loads: list[Load] = []  # for the next batch
         self._fence = False
+        self._awaits_own: dict[
+            int, int
+        ] = {}  # tenants whose prompts wait for their own memory, to which step
         self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
         # Of the step that is being planned:
         self._picked: list[Sequence] = []  # had their turn, and stand in no line meanwhile
@@ -231,6 +235,11 @@ class Scheduler:
         self._lookups = 0
         self._decoding.begin_step()
         self._prompts.begin_step()
+        for tenant, until in list(self._awaits_own.items()):
+            if self.steps < until:
+                self._prompts.close_to(tenant)
+            else:
+                del self._awaits_own[tenant]
         self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
 
     def _end_step(self, batch: Batch) -> None:
@@ -423,15 +432,15 @@ class Scheduler:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with."""
         self.cache.match_prefix(sequence)
-        self._lookups += BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
+        lookups = BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
+        self._lookups += lookups
         if self._much_looked_up:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
             self.cache.release(sequence)
             if not follows:
-                # Nobody overtakes the first in line for memory: a large prompt would never find room.
-                self._prompts.close()
+                self._let_nobody_overtake(sequence, lookups)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -443,6 +452,20 @@ class Scheduler:
         self._running.add(sequence.stream)
         self._file_memory(sequence)
         return True
+
+    def _let_nobody_overtake(self, sequence: Sequence, lookups: int) -> None:
+        """It is the first in line for memory, and there is too little: a large prompt would never find room.
+        Where its own tenant's streams hold what it lacks, others wait neither for these nor for its looks."""
+        lacks = sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - self.cache.blocks.available
+        for other in self.sequences.values():
+            if other.tenant == sequence.tenant:
+                lacks -= len(other.held_blocks)
+            if lacks <= 0:
+                self._prompts.close_to(sequence.tenant)
+                sequence.last_served = self.steps  # it had its turn: nor is it due before them
+                self._awaits_own[sequence.tenant] = self.steps + 1 + lookups // VAIN_LOOKUPS
+                return
+        self._prompts.close()
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,

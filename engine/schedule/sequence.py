@@ -159,6 +159,11 @@ class Sequence:
         return [self.blocks, *self.other_blocks]
 
     @property
+    def held_tables(self) -> list[list[int]]:
+        """What its tables still hold."""
+        return [table[first_held(table) :] for table in self.tables]
+
+    @property
     def held_blocks(self) -> list[int]:
         """All blocks of its memory."""
         if not self.other_blocks and (not self.blocks or self.blocks[0] != GONE):

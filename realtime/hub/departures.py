@@ -22,6 +22,7 @@ from realtime.hub.waking import Wake, Waking
 from realtime.stream.stream import Stream
 
 LEFT_A_TURN = 64  # streams
+REFUSED = 16  # commands that the end of one would have refused, and that weigh as a stream more
 
 
 class Left(NamedTuple):
@@ -56,7 +57,7 @@ class Departures:
         self._waking = waking
         self._max_grace_s = max_grace_ms / 1000
         self._numbers = itertools.count()
-        self._slices = Slices(self._leave, most=LEFT_A_TURN, next_turn=partial(call_later, 0))
+        self._slices = Slices(self._leave, most=LEFT_A_TURN, next_turn=partial(call_later, 0), weight=_weight)
 
     def leave(self, listener: Listener, cause: DisconnectCause) -> None:
         """It is gone."""
@@ -121,3 +122,7 @@ class Departures:
     def _end(self, entry: LiveStream) -> None:
         entry.stream.abandon(self._clock(), entry.step)
         entry.note(Abandoned())
+
+
+def _weight(left: Left) -> int:
+    return 1 if left.stream is None else 1 + left.stream.num_waiting // REFUSED

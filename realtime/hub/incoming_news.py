@@ -114,7 +114,8 @@ class IncomingNews:
         elif news.changes:
             tokens += CHANGE * len(news.changes) + sum(map(_read, news.changes))
         if news.finish is not None:
-            tokens = max(tokens, FINAL_NEWS)
+            waiting = 0 if entry is None else entry.stream.num_waiting
+            tokens = max(tokens, FINAL_NEWS + waiting)
         payer = 0 if entry is None else entry.stream.owner.payer
         return StreamNews(step, news, payer, tokens or 1, is_dear)
 

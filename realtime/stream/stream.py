@@ -211,6 +211,11 @@ class Stream:
         return self._pausing.fingerprint
 
     @property
+    def num_waiting(self) -> int:
+        """How many of the commands that were asked for have no reply: its end answers all of them."""
+        return len(self._commands.waiting)
+
+    @property
     def is_kept(self) -> bool:
         """Whether its engine has all that another gateway would build it from."""
         return self.keeping is not None and self.keeping.is_there
@@ -365,13 +370,14 @@ class Stream:
 
     # -- frames ----------------------------------------------------------------------------------
 
-    def _check_steerable(self, *, adds: bool = True) -> None:
-        """`adds`: whether it is for more to be held."""
+    def _check_steerable(self, *, adds: bool = True, stops: bool = False) -> None:
+        """`adds`: whether it is for more to be held. `stops`: what was not asked to stop before."""
         if self.concluded:
             raise Refusal(
                 "request_finished", f"Request {self.request_id} has ended: there is nothing to steer."
             )
-        self._check_unread()
+        if not stops:
+            self._check_unread()
         if adds:
             self._memory.account.check()
 
@@ -385,7 +391,10 @@ class Stream:
     ) -> None:
         """Ask for something that takes effect at a token. `Inject` comes as tokens; `send_reply` is for
         whoever steers and does not listen, `owe` for whoever steers."""
-        self._check_steerable(adds=not isinstance(frame, protocol.Pause | protocol.Resume))
+        self._check_steerable(
+            adds=not isinstance(frame, protocol.Pause | protocol.Resume),
+            stops=isinstance(frame, protocol.Pause) and not self._pausing.asked,
+        )
         check_index(frame, self.outbox.sent)
         if self._steering.ask(frame, step, now, send_reply, owe):
             self._later.make()
@@ -914,10 +923,10 @@ class Stream:
 
     def _refuse_pending(self) -> None:
         """Frames that came too late for the engine: each has one reply, if it asked for two things too."""
+        refused = Refusal(
+            "request_finished", f"Request {self.request_id} ended before this could take effect."
+        ).event(self.request_id)
         for pending in self._commands.clear():
             if pending.wants_reply:
                 self._commands.refused(pending)
-                refusal = Refusal(
-                    "request_finished", f"Request {self.request_id} ended before this could take effect."
-                )
-                answer(self.outbox, pending, refusal.event(self.request_id, pending.ref))
+                answer(self.outbox, pending, replace(refused, ref=pending.ref))

@@ -208,8 +208,14 @@ class Mix:
         return victims
 
     def _freed(self, holders: list[Sequence]) -> int:
+        """Blocks that nobody else holds, but for those between two that somebody does, as where two have
+        computed the same at once."""
         owners = Counter(number for one in holders for number in one.blocks)
-        return sum(count == self.cache.blocks.refs[number] for number, count in owners.items())
+        free = {number for number, count in owners.items() if count == self.cache.blocks.refs[number]}
+        for one in holders:
+            held = [at for at, number in enumerate(one.blocks) if number not in free]
+            free.difference_update(one.blocks[held[0] : held[-1]] if held else ())
+        return len(free)
 
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:

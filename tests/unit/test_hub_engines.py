@@ -200,6 +200,27 @@ def test_others_have_their_turn_between_what_commands_come_to(monkeypatch: pytes
     assert [stream.paused for stream in server.hub.streams] == ["client", "client"]
 
 
+def test_an_end_that_refuses_many_frames_has_a_turn_of_its_own() -> None:
+    server = SimulatedServer(SIZE, max_streams=4)
+    server.in_turns = True
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    rest(server)
+    for name in "abc":
+        for _ in range(incoming_news.NEWS_A_TURN):
+            listener.send(protocol.Rewind(request_id=name, to=0))
+    ends = [api.News(stream.number, finish=api.Finish("error")) for stream in server.hub.streams]
+    server.hub.receive_steps(0, [api.StepOutput(server.engine.scheduler.steps, ends, api.Stats())])
+    assert [stream.request_id for stream in server.hub.streams] == ["b", "c"]
+    server.clock.advance(0)
+    assert [stream.request_id for stream in server.hub.streams] == ["c"]
+    server.clock.advance(0)
+    assert not server.hub.streams
+    refused = [event for event in listener.heard if isinstance(event, protocol.Error)]
+    assert len(refused) == 3 * incoming_news.NEWS_A_TURN
+
+
 def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:
     """Behind that of `a`, for its turn."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)

@@ -158,6 +158,25 @@ def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_tu
     assert (listener.memory.held, server.hub._departures.left) == (0, {})
 
 
+def test_a_stream_of_which_many_commands_have_no_reply_is_left_in_a_turn_of_its_own() -> None:
+    server = served()
+    listener = RecordingListener(server)
+    for request_id in "abc":
+        listener.send(endless(request_id, on_disconnect="cancel", credit=protocol.Credit()))
+    rest(server)
+    server.kill_engine()
+    for request_id in "abc":
+        for _ in range(1100):
+            listener.send(protocol.Rewind(request_id=request_id, to=0))
+    assert listener.errors == []
+    listener.leave()
+    assert live(server) == ["b", "c"], "its end refuses all of them"
+    server.clock.advance(0)
+    assert live(server) == ["c"]
+    server.clock.advance(0)
+    assert live(server) == []
+
+
 def paused(server: SimulatedServer) -> list[str]:
     return [stream.request_id for stream in server.hub.streams if stream.paused]
 

@@ -177,6 +177,32 @@ def test_the_first_in_line_for_memory_is_not_overtaken() -> None:
     assert large.admitted
 
 
+@pytest.mark.parametrize("priority", [1, -1], ids=["is first", "is due"])
+def test_but_it_keeps_no_other_tenant_waiting_for_what_its_own_streams_hold(priority: int) -> None:
+    driver = SchedulerDriver(blocks=700, step_tokens=64)
+    driver.decoding(1, tokens=2400, tenant=1, priority=1)
+    large = driver.add(2, tokens=2100, tenant=1, priority=priority)
+    driver.steps(AGING_STEPS)
+    for stream in range(10, 20):
+        small = driver.add(stream, tokens=5, tenant=2)
+        driver.steps(3)
+        assert small.num_outputs, "there is room for it"
+    assert not large.blocks
+
+
+def test_it_does_where_others_hold_it() -> None:
+    driver = SchedulerDriver(blocks=700, step_tokens=64)
+    (holder,) = driver.decoding(1, tokens=2400, tenant=1, priority=1)
+    large = driver.add(2, tokens=2100, tenant=3, priority=1)
+    small = driver.add(3, tokens=5, tenant=2)
+    driver.steps(10)
+    assert not large.blocks
+    assert not small.blocks
+    driver.scheduler.remove(holder)
+    driver.step()
+    assert large.blocks
+
+
 def test_idle_holders_lose_their_memory_first_and_the_longest_idle_before_others() -> None:
     driver = SchedulerDriver(blocks=12)
     first, second, running = driver.decoding(1, 2, 3)

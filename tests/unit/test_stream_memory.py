@@ -361,6 +361,16 @@ def test_what_waits_for_an_engine_weighs_and_has_a_limit() -> None:
     assert lone.memory.held == lone.stream.bytes
 
 
+def test_however_much_waits_for_an_engine_a_pause_is_refused_only_where_one_was_asked_for() -> None:
+    lone = LoneStream()
+    until_refused(lambda: lone.steer(protocol.Rewind(request_id="a", to=0)))
+    lone.steer(protocol.Pause(request_id="a"))
+    assert isinstance(lone.stream._commands.waiting[-1].command, api.Pause)
+    for frame in (protocol.Pause(request_id="a"), protocol.Resume(request_id="a")):
+        with pytest.raises(Refusal, match="limit of 512 KiB"):
+            lone.steer(frame)
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 import statistics
+from collections import Counter
+
+import pytest
 
 from engine.api import Sampling
+from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from tests.fakes.instant_steps import InstantSteps
-from tests.fakes.scheduler_driver import SchedulerDriver, streams
+from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, streams
 
 
 def engine(*, blocks: int, step_tokens: int = 128) -> InstantSteps:
@@ -151,25 +155,123 @@ def test_but_not_for_ever() -> None:
     assert high.evicted
 
 
-def test_who_looked_at_much_in_vain_looks_again_later_and_not_at_every_step() -> None:
+def forks_of(driver: SchedulerDriver, shared: Sequence, count: int) -> list[Sequence]:
+    """Paused, and each goes on with a token of its own behind all that it shares."""
+    known = shared.tokens[: shared.num_prompt]
+    forks = [
+        Sequence(shared.stream + at, [*known, -at], Sampling(), credit=0, context=10**5)
+        for at in range(1, 1 + count)
+    ]
+    for fork in forks:
+        driver.scheduler.add(fork)
+    while not all(fork.blocks for fork in forks):
+        driver.step()
+    for fork in forks:
+        driver.pause(fork)
+    return forks
+
+
+class Looks:
+    """How many holders are looked at from now on, for whoever lacks memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        add = victims.Released.add
+
+        def counted(released: victims.Released, tables: list[list[int]]) -> list[victims.Given]:
+            self.count += 1
+            return add(released, tables)
+
+        monkeypatch.setattr(victims.Released, "add", counted)
+
+
+def test_who_looked_at_many_in_vain_looks_again_later_and_not_at_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(victims, "A_STEP", 1)
     driver = SchedulerDriver(blocks=3000, step_tokens=16_000, batch_rows=64)
     shared = driver.add(1, 8000, priority=1)
     driver.steps(2)
-    forks = [Sequence(at, shared.tokens[:8000], Sampling(), credit=1, context=10**5) for at in range(2, 6)]
-    for fork in forks:
-        driver.scheduler.add(fork)
-    driver.steps(2)
-    for fork in forks:
-        driver.pause(fork)
-    newcomer = driver.add(9, 4000)
-    driver.step()
+    forks = forks_of(driver, shared, 10)
+    looks = Looks(monkeypatch)
+    newcomer = driver.add(99, 4000, tenant=1)
+    driver.steps(10)
+    assert looks.count == len(forks)
     assert not newcomer.blocks, "what the forks have is not theirs alone"
     driver.scheduler.remove(shared)
-    for _ in range(20):
-        driver.step()
-        if newcomer.blocks:
-            break
+    driver.steps(2)
     assert newcomer.blocks
+
+
+def test_where_one_looks_in_vain_another_who_may_take_no_more_does_not_look_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(victims, "A_STEP", 1)
+    driver = SchedulerDriver(blocks=108, step_tokens=500, batch_rows=64)
+    shared = driver.add(1, 401, priority=8)
+    driver.steps(2)
+    forks = forks_of(driver, shared, 5)
+    for fork in forks:  # none holds a block that no other does
+        fork.cut(401)
+        driver.scheduler.release_blocks(fork, keep=400)
+        driver.scheduler.update_ready(fork)
+    driver.pause(shared)
+    shared.last_served += 10**6
+    driver.scheduler.update_ready(shared)
+    (running,) = driver.decoding(50, tokens=4 * driver.cache.free - 8)
+    while running.num_computed % BLOCK or driver.cache.free:
+        driver.step()
+    newcomer = driver.add(99, 4)
+    looks = Looks(monkeypatch)
+    batches = driver.steps(10)
+    assert not any(batch.rows for batch in batches), "neither finds memory"
+    assert not newcomer.blocks
+    assert looks.count == 2 * len(forks)
+
+
+def test_what_comes_free_is_known_without_a_look_at_all_that_many_share() -> None:
+    class Refs(list[int]):
+        looks = 0
+
+        def __getitem__(self, at):  # type: ignore[no-untyped-def]
+            self.looks += 1
+            return super().__getitem__(at)
+
+    tables = [[*range(1000), 1000 + at] for at in range(100)]
+    refs = Refs([101] * 1000 + [1] * 100)
+    released = victims.Released(refs)
+    for table in tables:
+        released.add([table])
+    assert released.free == 100, "somebody else has what they begin with"
+    assert refs.looks <= 10 * len(tables)
+    released.add([list(range(1000))])
+    assert released.free == 1100
+    assert refs.looks <= 10 * len(tables) + 5 * 1000
+
+
+def test_what_comes_free_is_what_nobody_else_holds_whoever_shares_what() -> None:
+    dice = random.Random(7)
+    for _ in range(300):
+        numbers, tables = iter(range(10_000)), [list[int]()]
+        for _ in range(dice.randrange(1, 12)):
+            like = dice.choice(tables)
+            shares = like[: dice.randrange(len(like) + 1)]
+            if dice.random() < 0.3:  # where a window slides
+                shares = shares[dice.randrange(len(shares) + 1) :]
+            tables.append([*shares, *(next(numbers) for _ in range(dice.randrange(5)))])
+        held = Counter(number for table in tables for number in table)
+        released = victims.Released([held[number] for number in range(10_000)])
+        given = dice.sample(tables, dice.randrange(1, len(tables) + 1))
+        its = [released.add([table]) for table in given]
+        assert released.free == len(only_in(given, held))
+        enough = dice.randrange(released.free + 1)
+        taken = [table for table, one in zip(given, its, strict=True) if not released.spare(one, enough)]
+        assert released.free == len(only_in(taken, held)) >= enough
+
+
+def only_in(tables: list[list[int]], held: Counter[int]) -> set[int]:
+    owners = Counter(number for table in tables for number in table)
+    return {number for number, count in owners.items() if count == held[number]}
 
 
 # -- who is told -----------------------------------------------------------------------------------
