@@ -26,8 +26,8 @@ def become_server(
 ) -> None:
     """In a copy of a loaded process. `loaded`: whether another copy is to be its engine, which begins with
     what the file `scripts` does to one."""
-    # A process group of its own: what outlives it can be found. But no session: Linux gives each as much of a
-    # busy processor, and whoever is to have idle time alone would have as much as a server of another session.
+    # A process group of its own: what outlives it can be found. But no session: Linux gives each as much of
+    # a busy processor, and who is to have idle time alone would have as much as a server of another session.
     os.setpgrp()
     for number, connection in enumerate(writes_to, start=1):
         os.dup2(connection.fileno(), number)
