@@ -855,6 +855,31 @@ async def test_a_silent_server_is_lost() -> None:
         await client.close()
 
 
+async def test_so_is_one_that_takes_nothing_of_what_is_sent() -> None:
+    """A ping would wait behind that, and never be missed."""
+    async with FakeServer() as server:
+        client = await midstream.connect(server.url, silence_s=0.3, reconnect_s=0)
+        peer = await server.peer()
+        peer.socket.transport.pause_reading()
+        with pytest.raises(midstream.ConnectionLost):
+            await client.start(prompt="x" * 2**24)
+        await client.close()
+        cut(peer)
+
+
+async def test_a_client_closes_though_its_server_takes_nothing() -> None:
+    async with FakeServer() as server:
+        client = await midstream.connect(server.url, silence_s=0.3)
+        peer = await server.peer()
+        peer.socket.transport.pause_reading()
+        starting = asyncio.create_task(client.start(prompt="x" * 2**24))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(midstream.ConnectionLost):
+            await starting
+        cut(peer)
+
+
 def port(server: FakeServer) -> int:
     return int(server.url.rpartition(":")[2])
 
