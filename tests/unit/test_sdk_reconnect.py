@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import midstream
+from midstream.backoff import Backoff
 from midstream.protocol import (
     ERRORS,
     Adjust,
@@ -878,6 +879,27 @@ async def test_a_client_closes_though_its_server_takes_nothing() -> None:
         with pytest.raises(midstream.ConnectionLost):
             await starting
         cut(peer)
+
+
+async def test_what_dies_of_its_answer_is_asked_again_ever_later(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+    wait_s = Backoff.wait_s
+
+    def waited(backoff: Backoff, now: float, jitter: float, after_s: float) -> float:
+        waits.append(wait_s(backoff, now, 1.0, after_s))
+        return 0.0
+
+    monkeypatch.setattr("midstream.backoff.BASE_S", 1.0)
+    monkeypatch.setattr(Backoff, "wait_s", waited)
+    async with midstream.connect(server.url):
+        peer = await server.peer()
+        for session_id in ("s1", "s2", "s3"):
+            await peer.socket.close(CloseCode.INTERNAL)
+            peer = await reconnected(server, session_id)
+            await pong(peer)
+    assert waits == [1, 2, 4]
 
 
 def port(server: FakeServer) -> int:

@@ -42,6 +42,7 @@ class Reconnecting:
         self._backoff = Backoff(0)
         self._last_error: ConnectionLost | RequestError  # of the tries in this outage
         self._replaced: list[str] = []  # the server's sessions of this outage, which it may still hold open
+        self._since = self.session.loop.time()  # of the newest connection
         self.session.connect(connection)
         self._task = asyncio.create_task(self._run())
 
@@ -75,6 +76,7 @@ class Reconnecting:
             while lost.retryable and self._reconnect_s > 0 and not self._closing:
                 self.session.disconnect()
                 self.connection = await self._reconnect(lost)
+                self._since = self.session.loop.time()
                 self.session.connect(self.connection, self._replaced, self._backoff.deadline)
                 lost = await self.connection.run(self.session.receive)
         except ConnectionLost as given_up:
@@ -111,7 +113,8 @@ class Reconnecting:
         raise ConnectionLost(f"{lost}; {again}", code=lost.code, retryable=getattr(last, "retryable", False))
 
     def _begin_outage(self) -> None:
-        self._backoff = Backoff(self.session.loop.time() + self._reconnect_s)
+        now = self.session.loop.time()
+        self._backoff.begin_anew(now + self._reconnect_s, now - self._since)
         self._replaced = []
         # Sent last on each new connection. Once it is answered, all that was sent before has been received.
         self._recovery = self.session.send_request(Ping(), Pong)
