@@ -881,25 +881,31 @@ async def test_a_client_closes_though_its_server_takes_nothing() -> None:
         cut(peer)
 
 
-async def test_what_dies_of_its_answer_is_asked_again_ever_later(
-    server: FakeServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("moves", "waited"), [(False, [1, 2, 4]), (True, [1, 1, 1])])
+async def test_what_dies_of_its_answer_is_asked_again_ever_later_where_no_stream_moves_on(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, moves: bool, waited: list[float]
 ) -> None:
     waits: list[float | None] = []
     wait_s = Backoff.wait_s
 
-    def waited(backoff: Backoff, now: float, jitter: float, after_s: float) -> float:
+    def at_once(backoff: Backoff, now: float, jitter: float, after_s: float) -> float:
         waits.append(wait_s(backoff, now, 1.0, after_s))
         return 0.0
 
     monkeypatch.setattr("midstream.backoff.BASE_S", 1.0)
-    monkeypatch.setattr(Backoff, "wait_s", waited)
-    async with midstream.connect(server.url):
+    monkeypatch.setattr(Backoff, "wait_s", at_once)
+    async with midstream.connect(server.url) as client:
         peer = await server.peer()
-        for session_id in ("s1", "s2", "s3"):
+        stream = await begin(client, peer)
+        for place in range(3):
             await peer.socket.close(CloseCode.INTERNAL)
-            peer = await reconnected(server, session_id)
+            peer = await reconnected(server, f"s{place + 1}")
+            await attach(peer, stream.index)
             await pong(peer)
-    assert waits == [1, 2, 4]
+            if moves:
+                await peer.send(token(place, "a"))
+                assert await stream.next()
+    assert waits == waited
 
 
 def port(server: FakeServer) -> int:
