@@ -169,9 +169,13 @@ class Channel:
         if self._failure is not None:
             raise self._failure()
 
+    def check_loop(self) -> None:
+        """Raise where this is another event loop than the client's."""
+        self._session.check_loop()
+
     async def wait(self) -> None:
         """Wait for the next event, or the end of events."""
-        self._session.check_loop()
+        self.check_loop()
         self._changed.clear()
         await self._changed.wait()
 
