@@ -115,9 +115,14 @@ class Past:
         return [step for step, _ in self._steps if not isinstance(step, PastAdjust)]
 
     def _adjust(self, index: int, params: Params) -> None:
-        if self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
+        """In place of others at that token; but one with another grammar tells that this one begins there."""
+        there = list[PastAdjust]()
+        while self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
+            there.append(last)
             self._steps.pop()
-        self._steps.append((PastAdjust(index=index, params=replace(params)), 0))
+        others = [one for one in there if one.params.grammar != params.grammar]
+        now = PastAdjust(index=index, params=replace(params))
+        self._steps += [(step, 0) for step in (*others[:1], now)]
 
     def _inject(self, event: protocol.Injected, calls: Sequence[Call]) -> None:
         frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)
