@@ -12,7 +12,7 @@ import { started } from "./sample-events.js";
 test("a call that was put in and cut by an amendment that puts nothing in is not said again", () => {
   for (const [index, exactly] of /** @type {[number, boolean][]} */ ([[2, false], [3, true]])) {
     const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
-    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length });
+    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length, text: "" });
     past.receive(started({ seed: 1 }), []);
     past.sent("1", { type: "inject", request_id: "a", text: "<tool_call>" });
     past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 2, count: 6, ref: "1" }), []);

@@ -125,7 +125,8 @@ class Channel:
         """What starts it again, where nobody knows it any more; None where that cannot be said exactly."""
         if self.start is None or self.abandoned or self.core.acts:
             return None
-        self.restart = self.past.start(self.start, self.core.tokens, self.core.index)
+        core = self.core
+        self.restart = self.past.start(self.start, core.tokens, core.index, len(core.text))
         if self.restart is not None:
             self.core.restart()
         return self.restart

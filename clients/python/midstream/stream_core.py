@@ -212,7 +212,7 @@ class StreamCore:
         self.note(restarted)
         self.seq, self.epoch, self.pause_reason = _seq(begun), begun.epoch, begun.paused
         self.fingerprint, self.params = begun.fingerprint, begun.params
-        if begun.index > self.index:  # it has gone on since
+        if begun.index > self.index or len(begun.text) > self._length:  # it has gone on since
             self._receive_snapshot(begun)
 
     # -- in --------------------------------------------------------------------------------------------
