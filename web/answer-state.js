@@ -210,7 +210,7 @@ export class Answer {
       if (!this.#pendingChunk || this.#stopped) continue;
       const { index, count, text, tokens, end } = this.#pendingChunk;
       this.#pendingChunk = null;
-      if (end <= this.transcript.end(run)) continue; // a fork begins with what stands
+      if (count && end <= this.transcript.end(run)) continue; // a fork begins with what stands
       this.meter.record(count);
       this.transcript.add({ run, index, count, text, tokens });
       if (this.state === "waiting") this.state = "writing";

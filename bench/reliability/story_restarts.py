@@ -45,7 +45,8 @@ class Elsewhere:
         under_way = stream._commands.waiting or stream.outbox.waiting or stream.reading
         if stream.concluded or under_way or account.past is None or not account.has_heard_all(stream):
             return
-        start = account.past.start(account.start, account.core.tokens, account.core.index)
+        core = account.core
+        start = account.past.start(account.start, core.tokens, core.index, len(core.text))
         if start is None:
             return
         stands = _seen_of(stream)

@@ -101,4 +101,4 @@ def _in_tokens(past: Past, context: Context) -> Past:
             steering.append(replace(step, text=None, messages=of_calls or None, tokens=tokens))
         else:
             steering.append(step)
-    return Past(tokens=past.tokens, steering=steering)
+    return replace(past, steering=steering)

@@ -179,7 +179,17 @@ class Output:
         del self.tokens[index:], self._ends[index:]
         self._injected = self.injected(before=index) if injected is None else injected
         self.injections = _first_of(self.injections, self._injected)
-        for at in range(index - 1, -1, -1):  # what is held once more was released with the last of them
+        self._note_held()
+
+    def hold(self, length: int) -> None:
+        """No more than so many code points of the content stand: a rewind had more be held, by stop strings
+        that came when it had been released."""
+        self.reader.hold(length)
+        self._note_held()
+
+    def _note_held(self) -> None:
+        """What is held once more was released with the last tokens."""
+        for at in range(len(self) - 1, -1, -1):
             if self._ends[at] <= self.reader.released:
                 break
             self._ends[at] = self.reader.released

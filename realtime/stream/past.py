@@ -53,6 +53,8 @@ def begun(
         yield context
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
+    if past.text_length is not None:
+        context.output.hold(past.text_length)
     _check(context, model)
     yield context.inherited_whole()
 

@@ -124,6 +124,9 @@ class SpannedText:
     def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
         self._content.set_stop(stop, min_tokens)
 
+    def hold(self, length: int) -> None:
+        self._content.hold(length)
+
     def feed(self, token: int) -> str:
         self._read_all()
         content = self._take(self._reader.feed(token, self._fed), 1)

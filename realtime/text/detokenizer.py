@@ -100,6 +100,13 @@ class TextStream:
         self._min_tokens = min_tokens
         self._state = 0 if self._matcher is None else _state_behind(self._held, self._matcher)
 
+    def hold(self, length: int) -> None:
+        """Of what was released all beyond so many code points is held again, and goes out as what is held
+        does."""
+        if length < self.released and self.stopped is None:
+            self._begin_at(length, self.text + self._held)
+            self._state = 0 if self._matcher is None else _state_behind(self._held, self._matcher)
+
     def rewound(
         self, tokens: Sequence[int], index: int, sent: int, stop: tuple[str, ...], min_tokens: int
     ) -> TextStream:
@@ -146,9 +153,12 @@ class TextStream:
         if self._matcher is not None:
             self._state = _state_behind(decoded, self._matcher)
             held = self._matcher.held[self._state]
-        self.released = min(sent, len(decoded) - held)
-        self._text = bytearray(decoded[: self.released].encode())
-        self._held = decoded[self.released :]
+        self._begin_at(min(sent, len(decoded) - held), decoded)
+
+    def _begin_at(self, released: int, decoded: str) -> None:
+        self.released = released
+        self._text = bytearray(decoded[:released].encode())
+        self._held = decoded[released:]
 
     def _partial_before(self, tokens: Sequence[int], index: int) -> bytes:
         """The beginning of a character that stands at the end of the first `index` tokens."""

@@ -74,8 +74,8 @@ class ScriptedServer:
         for index, delta in enumerate(TEXT):
             self.say(start["request_id"], index, delta)
 
-    def say(self, request_id: str, index: int, delta: str) -> None:
-        token = {"index": index, "count": 1, "delta": delta, "tokens": [index]}
+    def say(self, request_id: str, index: int, delta: str, count: int = 1) -> None:
+        token = {"index": index, "count": count, "delta": delta, "tokens": [index] * count}
         self._send({"request_id": request_id}, type="token", **token)
 
     def _end(self, frame: Frame, reason: str) -> None:
@@ -288,3 +288,11 @@ def leave_room(page: Page, characters: int) -> None:
         }""",
         characters,
     )
+
+
+def test_text_that_comes_with_no_token_is_shown(answer: Locator, server: ScriptedServer) -> None:
+    """What was held back, as it might have begun a stop string, and at the end does not."""
+    (request_id,) = server.running
+    server.say(request_id, len(TEXT), "ly", count=0)
+    server.finish()
+    expect(answer.locator(".word").last).to_have_text("timely")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from msgspec import UNSET
 
+import midstream
+from midstream.cli import batch_work
+from midstream.cli.answer_view import AnswerView
 from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
 from midstream.cli.http_post import HttpAnswer
@@ -15,6 +19,7 @@ from midstream.cli.request_file import BatchRequest, Request, RequestFileError, 
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
 from midstream.protocol import Grammar, Message
+from tests.fakes.scripted_server import FakeServer
 from tests.unit.test_cli_answer_view import final
 
 URL = "http://127.0.0.1:8000"
@@ -216,3 +221,28 @@ def test_the_file_in_the_documentation_is_right() -> None:
     first, second = streamed(page.partition("```json\n")[2].partition("```")[0])
     assert (first.stream, second.stream) == (True, False)
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)
+
+
+async def test_a_line_of_a_batch_does_not_wait_for_a_server_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing comes of its connection, not even an end."""
+    asked: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+
+    def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.put_nowait(writer)
+
+    monkeypatch.setattr(batch_work, "LOOK_S", 0)
+    async with FakeServer() as server, await asyncio.start_server(accept, "127.0.0.1", 0) as silent:
+        host, port = silent.sockets[0].getsockname()
+        with ThreadPoolExecutor(1) as threads:
+            request = BatchRequest(custom_id="a", url="/v1/completions", body={})
+            work = BatchWork(request, f"http://{host}:{port}", None, threads)
+            client = await midstream.connect(server.url)
+            doing = asyncio.create_task(work.do(client, AnswerView(), asyncio.Event()))
+            writer = await asked.get()
+            await client.close()
+            with pytest.raises(ConnectionLost):
+                await doing
+            writer.close()
+    assert work.result(1, None).response is None

@@ -292,3 +292,17 @@ def rewound(text: str, sent: int) -> TextStream:
 
 def test_streams_with_the_same_stop_strings_share_their_matcher() -> None:
     assert matcher_for(("a", "b")) is matcher_for(("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("following", "released", "stopped"), [("x", "bx", None), ("c", "", "bc"), ("b", "b", None)]
+)
+def test_what_was_released_may_be_held_again(following: str, released: str, stopped: str | None) -> None:
+    stream = TextStream(BYTE_LEVEL)
+    run(stream, letter_tokens("aab"))
+    stream.set_stop(("bc",))
+    stream.hold(5)
+    assert stream.text == "aab"
+    stream.hold(2)
+    assert (stream.text, stream.released) == ("aa", 2)
+    assert (stream.feed(*letter_tokens(following)), stream.stopped) == (released, stopped)

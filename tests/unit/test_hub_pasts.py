@@ -21,6 +21,7 @@ from midstream.protocol import (
     PastAdjust,
     PastInject,
     Rewind,
+    Snapshot,
 )
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.stream.owner import Owner
@@ -139,6 +140,28 @@ def test_it_is_refused_behind_what_it_would_have_stopped_at() -> None:
     stop = first.text[10:13]
     reader.send(again(Past(tokens=first.tokens[:40]), params=Params(**PARAMS, stop=stop)))
     assert "beyond the end of the stream" in refused(reader).message
+
+
+@pytest.mark.parametrize(("text_length", "text"), [(None, "aaa"), (3, "aaa"), (9, "aaa"), (2, "aa")])
+async def test_what_a_rewind_had_taken_back_of_its_text_is_held(text_length: int | None, text: str) -> None:
+    """Which a stop string may begin that came when it had been told."""
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    stop = PastAdjust(index=3, params=Params(stop=["ab"]))
+    past = Past(tokens=[97] * 3, text_length=text_length, steering=[stop])
+    listener.send(again(past, on_disconnect="pause", credit=Credit(limit=0)))
+    await settled()
+    (stream,) = server.hub.streams
+    rest(server)
+    (snapshot,) = [event for event in listener.heard if isinstance(event, Snapshot)]
+    assert snapshot.text == stream.output.text(3, flushed=False) == text
+    journal = server.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(
+        1, b"b", journal, stream.model, owner=Owner(1, 1), window=server.window, ahead_s=0
+    )
+    for _ in rebuilt.replay():
+        pass
+    assert rebuilt.stream.output.text(3, flushed=False) == text
 
 
 async def test_who_builds_it_again_from_its_journal_reads_a_long_past_in_many_turns() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from midstream import protocol
 from midstream.past import Past
-from midstream.protocol import Amend, Inject, Injected, Params, Rewound, Start, Started
+from midstream.protocol import Adjusted, Amend, Grammar, Inject, Injected, Params, Rewound, Start, Started
 
 CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris"}}</tool_call>'
 START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
@@ -28,7 +28,7 @@ def with_a_call() -> Past:
 
 
 def test_what_was_put_in_is_said_again() -> None:
-    start = with_a_call().start(START, [7, 8, 9], 3)
+    start = with_a_call().start(START, [7, 8, 9], 3, 0)
     assert start is not None
     assert start.past is not None
     assert start.past.steering == [protocol.PastInject(index=2, text=CALL)]
@@ -41,4 +41,24 @@ def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exact
     past.sent(Amend(request_id="a", call_id="c", arguments='{"q": "Pa', partial=True, ref="2"))
     told(past, Rewound(request_id="a", seq=2, index=index, text_length=0))
     told(past, Injected(request_id="a", seq=3, index=index, count=0, ref="2"))
-    assert (past.start(START, [7, 8, 9][:index], index) is not None) == exactly
+    assert (past.start(START, [7, 8, 9][:index], index, 0) is not None) == exactly
+
+
+def test_where_a_grammar_has_begun_is_told_whatever_other_came_before_it_there() -> None:
+    one, other = Grammar(regex="a"), Grammar(regex="b")
+    past = Past()
+    told(past, Started(request_id="a", seq=0, model="toy", prompt_tokens=1, params=Params(grammar=None)))
+    for now, grammars in (
+        (one, [one]),
+        (one, [one]),
+        (None, [one, None]),
+        (other, [None, other]),
+        (None, [other, None]),
+        (None, [other, None]),
+    ):
+        told(past, Adjusted(request_id="a", seq=1, index=3, params=Params(grammar=now)))
+        start = past.start(START, [7, 8, 9], 3, 0)
+        assert start is not None
+        assert start.past is not None
+        steps = [step for step in start.past.steering if isinstance(step, protocol.PastAdjust)]
+        assert [step.params.grammar for step in steps] == grammars

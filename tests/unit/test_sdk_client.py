@@ -624,6 +624,14 @@ async def test_a_cancelled_task_cancels(client: midstream.Client, peer: Peer) ->
     assert (await peer.receive(Cancel)).request_id == start.request_id
 
 
+async def test_what_another_thread_was_refused_is_granted_here(client: midstream.Client, peer: Peer) -> None:
+    stream, _ = await begin(client, peer, window=1)
+    with pytest.raises(RuntimeError, match="lives in the event loop"):
+        await asyncio.to_thread(stream.try_next)
+    assert stream.try_next() is None
+    assert (await peer.receive(Grant)).limit == 1
+
+
 async def test_another_event_loop_is_told_that_the_client_is_not_its_own(
     client: midstream.Client, peer: Peer
 ) -> None:

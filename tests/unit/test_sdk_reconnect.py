@@ -14,6 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 import midstream
+from midstream.backoff import Backoff
 from midstream.protocol import (
     ERRORS,
     Adjust,
@@ -853,6 +854,58 @@ async def test_a_silent_server_is_lost() -> None:
         await peer.send(token(0, "a"))
         assert await stream.next() == midstream.Chunk(0, 1, "a")
         await client.close()
+
+
+async def test_so_is_one_that_takes_nothing_of_what_is_sent() -> None:
+    """A ping would wait behind that, and never be missed."""
+    async with FakeServer() as server:
+        client = await midstream.connect(server.url, silence_s=0.3, reconnect_s=0)
+        peer = await server.peer()
+        peer.socket.transport.pause_reading()
+        with pytest.raises(midstream.ConnectionLost):
+            await client.start(prompt="x" * 2**24)
+        await client.close()
+        cut(peer)
+
+
+async def test_a_client_closes_though_its_server_takes_nothing() -> None:
+    async with FakeServer() as server:
+        client = await midstream.connect(server.url, silence_s=0.3)
+        peer = await server.peer()
+        peer.socket.transport.pause_reading()
+        starting = asyncio.create_task(client.start(prompt="x" * 2**24))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(midstream.ConnectionLost):
+            await starting
+        cut(peer)
+
+
+@pytest.mark.parametrize(("moves", "waited"), [(False, [1, 2, 4]), (True, [1, 1, 1])])
+async def test_what_dies_of_its_answer_is_asked_again_ever_later_where_no_stream_moves_on(
+    server: FakeServer, monkeypatch: pytest.MonkeyPatch, moves: bool, waited: list[float]
+) -> None:
+    waits: list[float | None] = []
+    wait_s = Backoff.wait_s
+
+    def at_once(backoff: Backoff, now: float, jitter: float, after_s: float) -> float:
+        waits.append(wait_s(backoff, now, 1.0, after_s))
+        return 0.0
+
+    monkeypatch.setattr("midstream.backoff.BASE_S", 1.0)
+    monkeypatch.setattr(Backoff, "wait_s", at_once)
+    async with midstream.connect(server.url) as client:
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        for place in range(3):
+            await peer.socket.close(CloseCode.INTERNAL)
+            peer = await reconnected(server, f"s{place + 1}")
+            await attach(peer, stream.index)
+            await pong(peer)
+            if moves:
+                await peer.send(token(place, "a"))
+                assert await stream.next()
+    assert waits == waited
 
 
 def port(server: FakeServer) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from midstream.errors import ProtocolError
 from midstream.options import explicit_credit
@@ -38,9 +39,9 @@ from tests.fakes.scripted_server import final
 Feed = Callable[[StreamEvent], None]
 
 
-def feeding(core: StreamCore) -> Feed:
+def feeding(core: StreamCore, after: int = -1) -> Feed:
     """Give the core events, each with the seq that is due."""
-    seqs = iter(range(MAX_INDEX))
+    seqs = iter(range(after + 1, MAX_INDEX))
 
     def feed(event: StreamEvent) -> None:
         event.seq = next(seqs)
@@ -503,3 +504,37 @@ def test_each_call_is_given_once_and_again_where_it_was_written_anew() -> None:
     assert again is not None
     assert (again.call_id, again.arguments) == (call.call_id, '{"a": 2}')
     assert core.spans.next_whole(told) is None
+
+
+def begun_again(begun: Snapshot) -> tuple[StreamCore, Feed]:
+    """With five tokens that nobody has taken, and events that are counted anew from there on."""
+    core = StreamCore(64)
+    feed = feeding(core)
+    start = Started(request_id="r", model="m", prompt_tokens=5, params=Params())
+    feed(start)
+    for index in range(5):
+        feed(token(index, f"{index} "))
+    core.restart()
+    feed = feeding(core, after=1)
+    assert all(core.goes_on_with(event) for event in (replace(start, seq=0), begun))
+    core.go_on(begun)
+    return core, feed
+
+
+def test_what_comes_of_a_stream_begun_again_is_read_behind_what_was_not_taken_before() -> None:
+    core, feed = begun_again(snapshot(1, 5, "0 1 2 3 4 "))
+    for index in range(5, 8):
+        feed(token(index, f"{index} "))
+    assert [chunk.text for chunk in iter(core.take, None)] == [f"{index} " for index in range(8)]
+    assert core.take_event() is None
+
+
+@pytest.mark.parametrize(("index", "text"), [(6, "0 1 2 3 4 5 "), (5, "0 1 2 3 4 5")])
+def test_one_that_had_gone_on_by_then_says_so_among_its_events(index: int, text: str) -> None:
+    core, feed = begun_again(snapshot(1, index, text))
+    feed(token(index, "more"))
+    told = [type(event).__name__ for event in iter(core.take_event, None)]
+    assert told == ["Started", *["Token"] * 5, "Restarted", "Snapshot", "Token"]
+    core, feed = begun_again(snapshot(1, index, text))
+    feed(token(index, "more"))
+    assert "".join(chunk.text for chunk in iter(core.take, None)) == core.text == text + "more"

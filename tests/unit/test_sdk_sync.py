@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -246,6 +246,44 @@ def test_what_is_handed_over_beside_the_end_does_not_wait_for_ever() -> None:
         stopping.result(60)
         with pytest.raises(midstream.ConnectionLost, match="the client was closed"):
             waiting.result(60)
+
+
+def test_the_end_does_not_wait_for_what_catches_its_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a tool of an agent may."""
+    thread, kept = sync.LoopThread(), list[asyncio.Task[None]]()
+
+    async def stay() -> None:
+        while True:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    async def begin() -> None:
+        kept.append(asyncio.create_task(stay()))
+
+    monkeypatch.setattr(sync, "PATIENCE_S", 0.01)
+    thread.run(begin())
+    stopping = threading.Thread(target=thread.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
+    assert not stopping.is_alive()
+
+
+async def test_a_client_that_could_not_be_closed_may_still_be(url: str) -> None:
+    refused = threading.Event()
+
+    def script() -> None:
+        def close() -> None:
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                client.close()
+            refused.set()
+
+        client = sync.connect(url)
+        client._thread._loop.call_soon_threadsafe(close)
+        assert refused.wait(60)
+        client.close()
+        assert client.state == "closed"
+
+    await asyncio.to_thread(script)
 
 
 async def test_waiting_in_the_clients_own_thread_is_refused(url: str) -> None:

@@ -46,6 +46,7 @@ export class Run {
     this.#onevent = onevent;
     this.#events = onevent ? null : [];
     this.#calls = new StreamCalls(agent, stream, (event) => this.#tell(event), (why) => this.#fail(why));
+    this.#endWithStream();
   }
 
   /** @param {Client} client @param {Agent} agent @param {string | Message[]} question @param {RunOptions} given */
@@ -189,6 +190,12 @@ export class Run {
     for (const { call_id, end } of this.stream.calls) if (end !== undefined) this.#made.add(call_id);
     if (this.#failure || this.#made.size <= maxCalls) return;
     this.#fail(new LimitReached(`the model made more than ${maxCalls} calls`, this.stream.requestId));
+  }
+
+  /** Of a stream that is lost no event tells: its tools are stopped all the same. */
+  async #endWithStream() {
+    while (!this.stream.ended) await this.stream.news();
+    this.#calls.end();
   }
 
   /** @param {RunEvent} event */

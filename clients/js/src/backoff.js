@@ -12,6 +12,7 @@ export class Backoff {
   #forMs;
   #random;
   #attempts = 0;
+  #spanMs = 0; // of the last wait
   /** @type {number | null} */ #deadline = null;
 
   /** @param {number} forMs how long to go on trying @param {() => number} [random] from 0 to 1 */
@@ -28,7 +29,8 @@ export class Backoff {
   next(now, retryAfterMs = 0) {
     const left = this.left(now);
     if (left <= 0 || retryAfterMs > left) return null;
-    return Math.min(retryAfterMs + this.#random() * Math.min(BASE_MS * 2 ** this.#attempts++, CAP_MS), left);
+    this.#spanMs = Math.min(BASE_MS * 2 ** this.#attempts++, CAP_MS);
+    return Math.min(retryAfterMs + this.#random() * this.#spanMs, left);
   }
 
   /** How long it may still be tried: time counts from the first question on. @param {number} now */
@@ -37,9 +39,13 @@ export class Backoff {
     return this.#deadline - now;
   }
 
-  /** What was tried has worked: the next time begins anew. */
-  reset() {
-    this.#attempts = 0;
+  /**
+   * What was tried had worked, for so long: the next time begins anew. Where that is less than was waited for it, waits go on
+   * to grow: a server that answers, and dies of it, is not asked again and again at once.
+   * @param {number} lastedMs
+   */
+  reset(lastedMs) {
+    if (lastedMs >= this.#spanMs) this.#attempts = 0;
     this.#deadline = null;
   }
 }

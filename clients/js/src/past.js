@@ -37,7 +37,7 @@ export class Past {
    * Its start, with all that has come since; null where that cannot be said exactly.
    * @param {StreamCore} core @returns {Start | null}
    */
-  start({ tokens, index }) {
+  start({ tokens, index, text }) {
     const { on_disconnect, fork, approvals } = this.#start;
     const kept = on_disconnect === "pause" || on_disconnect === "continue";
     const known = tokens.length === index && !this.#missing && this.#steps.every(({ step }) => step);
@@ -45,7 +45,8 @@ export class Past {
     const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
     const { credit } = this.#start;
     const limited = credit && { credit: { ...credit, limit: Math.min(credit.limit ?? 0, index) } };
-    return { ...this.#start, ...limited, params: this.#begun, past: { tokens: [...tokens], steering } };
+    const past = { tokens: [...tokens], text_length: [...text].length, steering };
+    return { ...this.#start, ...limited, params: this.#begun, past };
   }
 
   /** @param {string} ref @param {RequestFrame} frame */
@@ -85,8 +86,7 @@ export class Past {
     this.paused = paused === "client";
     const known = this.#params;
     if (!known || JSON.stringify(known) === JSON.stringify(params)) return;
-    const began = JSON.stringify(known.grammar) !== JSON.stringify(params.grammar); // at some token
-    if (began) this.#steps.push({ step: null, index, count: 0 });
+    if (!sameGrammar(known, params)) this.#steps.push({ step: null, index, count: 0 }); // it began at some token
     this.#adjust(index, params);
   }
 
@@ -96,12 +96,13 @@ export class Past {
     return adjusts.at(-1) ?? this.#begun;
   }
 
-  /** @param {number} index @param {Params} params */
+  /** In place of others at that token; but one with another grammar tells that this one begins there. @param {number} index @param {Params} params */
   #adjust(index, params) {
     this.#guarded ||= Boolean(params.guards?.length);
-    const last = this.#steps.at(-1)?.step;
-    if (last?.type === "adjust" && last.index === index) this.#steps.pop();
-    this.#steps.push({ step: { type: "adjust", index, params: { ...params } }, index, count: 0 });
+    /** @type {Step[]} */ const there = [];
+    for (let last; (last = this.#steps.at(-1))?.step?.type === "adjust" && last?.index === index; ) there.push(...this.#steps.splice(-1));
+    const other = there.find(({ step }) => step?.type === "adjust" && !sameGrammar(step.params, params));
+    this.#steps.push(...(other ? [other] : []), { step: { type: "adjust", index, params: { ...params } }, index, count: 0 });
   }
 
   /** @param {Injected} event @param {Call[]} calls */
@@ -146,4 +147,9 @@ export class Past {
 /** As the server tells it to the model. @param {Call} call @param {ToolResultFrame} result */
 function message({ name, call_id: tool_call_id }, { content, error }) {
   return { role: "tool", content: content ?? JSON.stringify({ error }), name, tool_call_id };
+}
+
+/** @param {Params} one @param {Params} other */
+function sameGrammar({ grammar: one }, { grammar: other }) {
+  return JSON.stringify(one) === JSON.stringify(other);
 }

@@ -43,6 +43,8 @@ export class Reconnecting {
   #events;
   #backoff;
   #since = 0;
+  #confirmed = false;
+  /** Whether a stream has moved on over the transport. */ #moved = false;
   /** Sessions that the server may believe to be there still. @type {string[]} */ #replaced = [];
   #closed = new AbortController();
   #unwatch = () => {};
@@ -70,10 +72,11 @@ export class Reconnecting {
     this.transport.send(text);
   }
 
-  /** What was sent over this transport has been received: it works. */
-  confirm() {
+  /** What was sent over this transport has been received: it works. @param {boolean} [moved] a stream has moved on */
+  confirm(moved = false) {
     this.#replaced = [];
-    this.#backoff.reset();
+    this.#confirmed = true;
+    this.#moved ||= moved;
   }
 
   /** The server goes away, and nothing holds us there: another is dialled. */
@@ -96,6 +99,7 @@ export class Reconnecting {
     this.ready = ready;
     this.transport = transport;
     this.#since = performance.now();
+    this.#confirmed = this.#moved = false;
     const liveness = this.#watch(transport);
     if (former) this.#replace(former.session_id);
     return {
@@ -139,7 +143,9 @@ export class Reconnecting {
   #redial(lost) {
     this.#leave();
     if (!this.#timeouts.reconnectMs || !lost.retryable) return this.#events.lost(lost);
-    if (performance.now() - this.#since > CAP_MS) this.confirm();
+    const lastedMs = performance.now() - this.#since;
+    if (lastedMs > CAP_MS) this.confirm();
+    if (this.#confirmed) this.#backoff.reset(this.#moved ? Infinity : lastedMs);
     this.#events.disconnected();
     const attempt = (/** @type {AbortSignal} */ signal) => this.open(signal);
     retry(attempt, this.#backoff, this.#closed.signal, lost).catch((why) => {

@@ -167,7 +167,7 @@ export class Session {
       this.#receiveAttached(event);
     } else if ("request_id" in event) {
       const channel = this.#channels.get(event.request_id);
-      this.#connection.confirm(); // a stream has events on a transport only when it was opened there
+      this.#connection.confirm(event.type === "token"); // a stream has events on a transport only when it was opened there
       const restarting = this.#restarting(event.request_id);
       if (restarting) this.#receiveRestarted(restarting, event);
       else this.#receiveOfStream(event);

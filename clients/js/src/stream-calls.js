@@ -128,23 +128,28 @@ export class StreamCalls {
     const stream = this.#stream;
     if (event.type === "injected" && event.count && !event.reason) this.#stand(event.index, stream.text.length);
     if (event.type === "rewound") this.#takeBack(event.index);
-    if (event.type === "final") return this.#tools.follow([]);
+    if (event.type === "final") return this.end();
     for (const call of stream.calls) if (this.#waits(call)) this.#ask(call).catch((why) => this.#waits(call) && this.#fail(why));
     this.#tools.follow(this.#due());
     for (const { call, told } of this.#standing()) if (!told) this.#send(call.call_id).catch(toldByEvents);
   }
 
+  /** Its stream has ended, or is lost: nobody waits for what still runs. */
+  end() {
+    this.#tools.follow([]);
+  }
+
   /** Whole calls that may run, and have no result. */
   #due() {
     const stream = this.#stream;
-    if (stream.final) return [];
+    if (stream.ended) return [];
     return stream.calls.filter((call) => call.end !== undefined && !isAsking(call) && !this.#outcomes.has(call.call_id));
   }
 
   /** For a yes, or for other words. @param {Call} call */
   #waits(call) {
-    const { calls, final } = this.#stream;
-    return isAsking(call) && calls.includes(call) && !this.#outcomes.has(call.call_id) && !final;
+    const { calls, ended } = this.#stream;
+    return isAsking(call) && calls.includes(call) && !this.#outcomes.has(call.call_id) && !ended;
   }
 
   /** Results that were sent stand before this token. @param {number} index @param {number} length */

@@ -170,7 +170,7 @@ export class StreamCore {
     this.#restarting = false;
     this.#seq = seq;
     this.restarts = [...this.restarts, event];
-    if (begun.index > this.index) return this.#receiveSnapshot(begun); // it has gone on since
+    if (begun.index > this.index || begun.text.length > this.text.length) return this.#receiveSnapshot(begun); // it has gone on since
     this.pauseReason = begun.paused ?? null;
     this.epoch = begun.epoch ?? 0;
     this.params = begun.params;

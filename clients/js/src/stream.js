@@ -128,6 +128,11 @@ export class Stream {
     return this.#channel.core.final;
   }
 
+  /** Whether nothing more will come of it: it has ended, or is lost. */
+  get ended() {
+    return Boolean(this.final ?? this.#channel.failure);
+  }
+
   /** Called with every event of this stream, as on the wire, after it has been applied. */
   get onevent() {
     return this.#channel.onevent;

@@ -62,6 +62,18 @@ test("a result of which nobody knows whether it was heard is told again as it wa
   assert.deepEqual([again.content, again.error], ["mild", undefined]);
 });
 
+test("a tool is stopped when its stream is lost", async (t) => {
+  /** @type {AbortSignal | undefined} */ let signal;
+  const run = (/** @type {unknown} */ _, /** @type {import("../src/midstream.js").ToolContext} */ context) => {
+    ({ signal } = context);
+    return new Promise(() => {});
+  };
+  const { socket } = await calling(t, { tools: [{ name: "weather", run }] });
+  await eventually(() => signal);
+  socket.end(4401);
+  await eventually(() => signal?.aborted);
+});
+
 for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ ([
   ["what the agent's function throws", () => assert.fail("nobody is there to be asked"), /nobody is there/],
   ["what is no verdict", () => undefined, /returned undefined/],

@@ -29,13 +29,15 @@ test("a server that says when is asked no sooner, and not at all where that is t
   assert.deepEqual([backoff.next(0, 300), backoff.next(0, 900), backoff.next(0, 1001)], [400, 1000, null]);
 });
 
-test("after a success it begins anew", () => {
-  const backoff = new Backoff(1000, most);
-  backoff.next(0);
-  backoff.next(0);
-  backoff.reset();
-  assert.deepEqual([backoff.next(90_000), backoff.left(90_000)], [100, 1000]);
-});
+for (const [lasted, wait] of [[200, 100], [5000, 100], [199, 400], [0, 400]]) {
+  test(`after a success that lasted ${lasted} ms, for which 200 were waited, it begins anew, and waits ${wait}`, () => {
+    const backoff = new Backoff(1000, most);
+    backoff.next(0);
+    backoff.next(0);
+    backoff.reset(lasted);
+    assert.deepEqual([backoff.next(90_000), backoff.left(90_000)], [wait, 1000]);
+  });
+}
 
 test("where there is no time to try, there is no try", () => {
   assert.equal(new Backoff(0, most).next(0), null);

@@ -12,7 +12,7 @@ import { started } from "./sample-events.js";
 test("a call that was put in and cut by an amendment that puts nothing in is not said again", () => {
   for (const [index, exactly] of /** @type {[number, boolean][]} */ ([[2, false], [3, true]])) {
     const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
-    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length });
+    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length, text: "" });
     past.receive(started({ seed: 1 }), []);
     past.sent("1", { type: "inject", request_id: "a", text: "<tool_call>" });
     past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 2, count: 6, ref: "1" }), []);
@@ -21,5 +21,23 @@ test("a call that was put in and cut by an amendment that puts nothing in is not
     past.receive(/** @type {any} */ ({ type: "rewound", request_id: "a", seq: 2, index, text_length: 0 }), []);
     past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 3, index, count: 0, ref: "2" }), []);
     assert.equal(past.start(core(index)) !== null, exactly);
+  }
+});
+
+test("where a grammar has begun at a token is told, whatever other came before it there", () => {
+  const [none, one, other] = [null, { regex: "a" }, { regex: "b" }].map((grammar) => /** @type {any} */ ({ grammar }));
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  past.receive(started(none), []);
+  for (const [index, params, grammars] of /** @type {[number, any, any[]][]} */ ([
+    [3, one, [one]],
+    [3, { ...one, top_k: 1 }, [{ ...one, top_k: 1 }]],
+    [3, none, [{ ...one, top_k: 1 }, none]],
+    [3, other, [none, other]],
+    [3, none, [other, none]],
+    [3, none, [other, none]],
+  ])) {
+    past.receive(/** @type {any} */ ({ type: "adjusted", request_id: "a", seq: 1, index, params }), []);
+    const start = past.start(/** @type {any} */ ({ tokens: [7, 8, 9], index: 3, text: "" }));
+    assert.deepEqual(start?.past?.steering.map((step) => step.type === "adjust" && step.params), grammars);
   }
 });

@@ -17,7 +17,11 @@ export class Backoff {
     next(now: number, retryAfterMs?: number): number | null;
     /** How long it may still be tried: time counts from the first question on. @param {number} now */
     left(now: number): number;
-    /** What was tried has worked: the next time begins anew. */
-    reset(): void;
+    /**
+     * What was tried had worked, for so long: the next time begins anew. Where that is less than was waited for it, waits go on
+     * to grow: a server that answers, and dies of it, is not asked again and again at once.
+     * @param {number} lastedMs
+     */
+    reset(lastedMs: number): void;
     #private;
 }

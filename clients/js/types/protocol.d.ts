@@ -281,6 +281,7 @@ export type PastStep = {
  */
 export type PastFields = {
     tokens: number[];
+    text_length: number;
     steering: PastStep[];
 };
 export type Start = StartFields & {

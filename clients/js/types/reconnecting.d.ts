@@ -26,8 +26,8 @@ export class Reconnecting {
     open(signal?: AbortSignal): Promise<void>;
     /** What the server would not take, as it would end the connection, is refused here. @param {Frame} frame */
     send(frame: Frame): void;
-    /** What was sent over this transport has been received: it works. */
-    confirm(): void;
+    /** What was sent over this transport has been received: it works. @param {boolean} [moved] a stream has moved on */
+    confirm(moved?: boolean): void;
     /** The server goes away, and nothing holds us there: another is dialled. */
     leave(): void;
     /** Close, and dial no other. @param {number} [code] */

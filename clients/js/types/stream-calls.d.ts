@@ -28,6 +28,8 @@ export class StreamCalls {
     give(call: Call, content: unknown): Promise<number>;
     /** @param {StreamEvent} event */
     receive(event: StreamEvent): void;
+    /** Its stream has ended, or is lost: nobody waits for what still runs. */
+    end(): void;
     #private;
 }
 /**

@@ -55,6 +55,8 @@ export class Stream {
     get pauseReason(): import("./protocol.js").PauseReason | null;
     /** How it ended, with usage and timing; null until it has. @returns {Final | null} */
     get final(): Final | null;
+    /** Whether nothing more will come of it: it has ended, or is lost. */
+    get ended(): boolean;
     set onevent(call: ((event: import("./protocol.js").StreamEvent) => void) | null);
     /** Called with every event of this stream, as on the wire, after it has been applied. */
     get onevent(): ((event: import("./protocol.js").StreamEvent) => void) | null;

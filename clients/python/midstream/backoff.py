@@ -16,6 +16,14 @@ class Backoff:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self._tries = 0
+        self._span_s = 0.0  # of the last wait
+
+    def begin_anew(self, deadline: float, lasted_s: float) -> None:
+        """What was tried had worked, for so long. Where that is less than was waited for it, waits go on to
+        grow: a server that answers, and dies of it, is not asked again and again at once."""
+        self.deadline = deadline
+        if lasted_s >= self._span_s:
+            self._tries = 0
 
     def wait_s(self, now: float, jitter: float, retry_after_s: float = 0.0) -> float | None:
         """How long to wait before the next try; None where the time does not reach for one.
@@ -26,6 +34,6 @@ class Backoff:
         left = self.deadline - now
         if left <= 0 or retry_after_s > left:
             return None
-        span = min(CAP_S, BASE_S * 2.0 ** min(self._tries, _DOUBLINGS))
+        self._span_s = min(CAP_S, BASE_S * 2.0 ** min(self._tries, _DOUBLINGS))
         self._tries += 1
-        return min(retry_after_s + jitter * span, left)
+        return min(retry_after_s + jitter * self._span_s, left)

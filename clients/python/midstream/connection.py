@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, get_args
 
 import msgspec
@@ -119,10 +119,20 @@ class Connection:
     async def _write(self) -> None:
         try:
             while (data := await self._send_queue.get()) is not None:
-                await self._socket.send(data, text=not self._binary)
-            await self._socket.close(self._close_code)
+                await self._until_taken(self._socket.send(data, text=not self._binary))
+            await self._until_taken(self._socket.close(self._close_code))
         except ConnectionClosed:
             pass  # the reader sees it too, and says so
+
+    async def _until_taken(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Pings wait behind what the peer has not taken: where it takes nothing, none of them tells that it
+        is gone."""
+        task, left = asyncio.create_task(sending), math.inf
+        while not (await asyncio.wait([task], timeout=self._socket.ping_interval))[0]:
+            before, left = left, self._socket.transport.get_write_buffer_size()
+            if left >= before:
+                self._socket.transport.abort()
+        await task
 
     async def _receive(self) -> Event:
         try:

@@ -54,9 +54,9 @@ class Past:
         """Whether a client has."""
         return self._paused
 
-    def start(self, start: Start, tokens: Sequence[int], index: int) -> Start | None:
-        """Its start, with all that has come since: `tokens` are the output that stands, up to `index`. None
-        where that cannot be said exactly."""
+    def start(self, start: Start, tokens: Sequence[int], index: int, text_length: int) -> Start | None:
+        """Its start, with all that has come since: `tokens` are the output that stands, up to `index`, and
+        its text so long. None where that cannot be said exactly."""
         begun = self._begun
         told = start.on_disconnect != "cancel" and start.fork is None and not start.approvals
         known = len(tokens) == index and not self._missing
@@ -68,7 +68,7 @@ class Past:
                 return None
             steering.append(step)
         credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
-        past = protocol.Past(tokens=list(tokens), steering=steering)
+        past = protocol.Past(tokens=list(tokens), text_length=text_length, steering=steering)
         return replace(start, past=past, params=begun, credit=credit)
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -115,9 +115,14 @@ class Past:
         return [step for step, _ in self._steps if not isinstance(step, PastAdjust)]
 
     def _adjust(self, index: int, params: Params) -> None:
-        if self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
+        """In place of others at that token; but one with another grammar tells that this one begins there."""
+        there = list[PastAdjust]()
+        while self._steps and isinstance(last := self._steps[-1][0], PastAdjust) and last.index == index:
+            there.append(last)
             self._steps.pop()
-        self._steps.append((PastAdjust(index=index, params=replace(params)), 0))
+        others = [one for one in there if one.params.grammar != params.grammar]
+        now = PastAdjust(index=index, params=replace(params))
+        self._steps += [(step, 0) for step in (*others[:1], now)]
 
     def _inject(self, event: protocol.Injected, calls: Sequence[Call]) -> None:
         frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)

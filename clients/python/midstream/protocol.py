@@ -233,9 +233,10 @@ class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_
 
 class Past(Struct, omit_defaults=True, kw_only=True):
     """What has come of a stream that nobody knows any more but its client: its output, and what it was told
-    at which token of that."""
+    at which token of that. `text_length`: so many code points of its text stand."""
 
     tokens: list[TokenId] = []
+    text_length: Index | None = None
     steering: Annotated[list[PastAdjust | PastInject], Meta(max_length=MAX_PAST_STEERING)] = []
 
 

@@ -7,6 +7,7 @@ on a connection is the session's.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Callable
 from typing import Literal
@@ -15,7 +16,7 @@ from midstream.backoff import Backoff
 from midstream.connection import GOING_AWAY, NORMAL_CLOSURE, Connection
 from midstream.dial import Dialer
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, connection_closed
-from midstream.protocol import Event, Ping, Pong
+from midstream.protocol import Event, Ping, Pong, Token
 from midstream.session import Session
 
 ClientState = Literal["open", "reconnecting", "closed"]
@@ -42,6 +43,8 @@ class Reconnecting:
         self._backoff = Backoff(0)
         self._last_error: ConnectionLost | RequestError  # of the tries in this outage
         self._replaced: list[str] = []  # the server's sessions of this outage, which it may still hold open
+        self._since = self.session.loop.time()  # of the newest connection
+        self._moved = False  # whether a stream has moved on over that
         self.session.connect(connection)
         self._task = asyncio.create_task(self._run())
 
@@ -71,12 +74,13 @@ class Reconnecting:
         """Run one connection after another. Whatever ends that, everybody is told."""
         lost = ConnectionLost("the connection's reader was stopped", code=None, retryable=False)
         try:
-            lost = await self.connection.run(self.session.receive)
+            lost = await self.connection.run(self._receive)
             while lost.retryable and self._reconnect_s > 0 and not self._closing:
                 self.session.disconnect()
                 self.connection = await self._reconnect(lost)
+                self._since, self._moved = self.session.loop.time(), False
                 self.session.connect(self.connection, self._replaced, self._backoff.deadline)
-                lost = await self.connection.run(self.session.receive)
+                lost = await self.connection.run(self._receive)
         except ConnectionLost as given_up:
             lost = given_up
         finally:
@@ -86,6 +90,10 @@ class Reconnecting:
             self._closing = True
             self._report_state()
         await self.connection.wait_closed()
+
+    def _receive(self, event: Event) -> None:
+        self._moved = self._moved or isinstance(event, Token)
+        self.session.receive(event)
 
     def _leave(self) -> None:
         """The server goes away, and nothing holds us there."""
@@ -111,7 +119,9 @@ class Reconnecting:
         raise ConnectionLost(f"{lost}; {again}", code=lost.code, retryable=getattr(last, "retryable", False))
 
     def _begin_outage(self) -> None:
-        self._backoff = Backoff(self.session.loop.time() + self._reconnect_s)
+        now = self.session.loop.time()
+        lasted_s = math.inf if self._moved else now - self._since
+        self._backoff.begin_anew(now + self._reconnect_s, lasted_s)
         self._replaced = []
         # Sent last on each new connection. Once it is answered, all that was sent before has been received.
         self._recovery = self.session.send_request(Ping(), Pong)

@@ -224,6 +224,8 @@ class Stream:
         return event
 
     def _take(self, take: Callable[[], T | None]) -> T | None:
+        if not self.channel.ended:
+            self.channel.check_loop()  # credit that is counted here must reach the server
         limit = self._core.extend_credit()
         if limit is not None and not self.channel.failed:
             self.channel.send(Grant(request_id=self.request_id, limit=limit))

@@ -125,7 +125,8 @@ class Channel:
         """What starts it again, where nobody knows it any more; None where that cannot be said exactly."""
         if self.start is None or self.abandoned or self.core.acts:
             return None
-        self.restart = self.past.start(self.start, self.core.tokens, self.core.index)
+        core = self.core
+        self.restart = self.past.start(self.start, core.tokens, core.index, len(core.text))
         if self.restart is not None:
             self.core.restart()
         return self.restart
@@ -169,9 +170,13 @@ class Channel:
         if self._failure is not None:
             raise self._failure()
 
+    def check_loop(self) -> None:
+        """Raise where this is another event loop than the client's."""
+        self._session.check_loop()
+
     async def wait(self) -> None:
         """Wait for the next event, or the end of events."""
-        self._session.check_loop()
+        self.check_loop()
         self._changed.clear()
         await self._changed.wait()
 

@@ -74,9 +74,9 @@ class Restarted(Noted):
 
 
 class _Unread(NamedTuple):
-    """A chunk that nobody has taken: the event that brought it, and the length of the text before it."""
+    """A chunk that nobody has taken: which event brought it, and the length of the text before it."""
 
-    seq: int
+    number: int
     start: int
     chunk: Chunk
 
@@ -112,8 +112,9 @@ class StreamCore:
         self._text: list[str] = []
         self._length = 0  # of the text, in code points
         self._consumed_length = 0
+        self._heard = 0  # events, each of which has its number here: started again, `seq` counts anew
         self._chunks: deque[_Unread] = deque()
-        self._events: deque[tuple[int, Event]] = deque()  # that are not taken, with their seq
+        self._events: deque[tuple[int, Event]] = deque()  # that are not taken, with their numbers
 
     @property
     def text(self) -> str:
@@ -152,9 +153,9 @@ class StreamCore:
         """The next chunk, if one has come."""
         if not self._chunks:
             return None
-        seq, chunk = self._chunks[0].seq, self._chunks[0].chunk
-        self._consume(seq)
-        while self._events and self._events[0][0] <= seq:
+        number, chunk = self._chunks[0].number, self._chunks[0].chunk
+        self._consume(number)
+        while self._events and self._events[0][0] <= number:
             self._events.popleft()
         return chunk
 
@@ -163,13 +164,13 @@ class StreamCore:
         to it are taken with it."""
         if not self._events:
             return None
-        seq, event = self._events.popleft()
-        self._consume(seq)
+        number, event = self._events.popleft()
+        self._consume(number)
         return event
 
-    def _consume(self, seq: int) -> None:
-        """What came up to and with event `seq` is taken."""
-        while self._chunks and self._chunks[0].seq <= seq:
+    def _consume(self, number: int) -> None:
+        """What came up to and with this event is taken."""
+        while self._chunks and self._chunks[0].number <= number:
             unread = self._chunks.popleft()
             self.consumed = unread.chunk.end
             self._consumed_length = unread.start + len(unread.chunk.text)
@@ -212,21 +213,26 @@ class StreamCore:
         self.note(restarted)
         self.seq, self.epoch, self.pause_reason = _seq(begun), begun.epoch, begun.paused
         self.fingerprint, self.params = begun.fingerprint, begun.params
-        if begun.index > self.index:  # it has gone on since
+        if begun.index > self.index or len(begun.text) > self._length:  # it has gone on since
+            self._hear(begun)
             self._receive_snapshot(begun)
 
     # -- in --------------------------------------------------------------------------------------------
 
     def note(self, event: Noted) -> None:
         """It is taken behind the events that have come."""
-        self._events.append((self.seq, event))
+        self._events.append((self._heard, event))
+
+    def _hear(self, event: StreamEvent) -> None:
+        self._heard += 1
+        self._events.append((self._heard, event))
 
     def receive(self, event: StreamEvent) -> bool:
         """Take the stream's next event, and say whether it is new. Raises ProtocolError for one that cannot
         come here."""
         if not self._is_new(event):
             return False
-        self._events.append((self.seq, event))
+        self._hear(event)
         match event:
             case Token():
                 self._receive_token(event)
@@ -291,7 +297,7 @@ class StreamCore:
                     f"{event.count} tokens came at token {event.index}, and {len(told)} are told"
                 )
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
-        self._chunks.append(_Unread(self.seq, self._length, chunk))
+        self._chunks.append(_Unread(self._heard, self._length, chunk))
         self.index = chunk.end
         self._text.append(chunk.text)
         self._length += len(chunk.text)
@@ -337,7 +343,7 @@ class StreamCore:
             event.text[self._consumed_length :],
             None if event.tokens is None else event.tokens[self.consumed :],
         )
-        unread = _Unread(self.seq, self._consumed_length, rest)
+        unread = _Unread(self._heard, self._consumed_length, rest)
         self._chunks = deque([unread] if rest.count or rest.text else [])
 
 

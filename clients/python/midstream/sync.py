@@ -39,6 +39,8 @@ from midstream.tool_tasks import REFUSED, ToolOutcome
 
 T = TypeVar("T")
 
+PATIENCE_S = 1.0  # with what was cancelled: a function of an agent's that catches that is not waited for
+
 __all__ = ["Client", "Run", "Stream", "connect"]
 
 
@@ -107,7 +109,8 @@ class LoopThread:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        if rest:
+            await asyncio.wait(rest, timeout=PATIENCE_S)
         self._loop.stop()
 
 
@@ -479,10 +482,15 @@ class Client:
 
     def close(self) -> None:
         """Close the connection: see `midstream.Client.close`. May be called again."""
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        try:
             self._thread.run(self._client.close())
-            self._thread.stop()
+        except BaseException:  # as from the client's own thread: it is open still
+            self._closed = False
+            raise
+        self._thread.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from midstream.cli.answer_view import AnswerView
+from midstream.cli.first_of import first_of
 from midstream.cli.http_post import HttpAnswer, post
 from midstream.cli.jobs import JobError
 from midstream.cli.request_file import BatchRequest
@@ -23,6 +24,7 @@ from midstream.stream_core import Chunk
 from midstream.url import http_url
 
 OK = 200
+LOOK_S = 5.0  # how often the server is looked after, while it answers
 SKIPPED = JobError("request_cancelled", "it was skipped")
 
 
@@ -78,7 +80,8 @@ class BatchWork:
         return self._request.title
 
     async def do(self, client: Client, view: AnswerView, changed: asyncio.Event) -> None:
-        self._answer = await post(self._url, self._request.body, self._key, self._threads)
+        await first_of(self._ask(), _until_lost(client))
+        assert self._answer is not None, "else it was lost"
         if self._answer.status != OK:
             raise _refusal(self._answer)
         body = _body(self._answer)
@@ -96,6 +99,9 @@ class BatchWork:
                 for call in message.tool_calls or ()
             ]
 
+    async def _ask(self) -> None:
+        self._answer = await post(self._url, self._request.body, self._key, self._threads)
+
     @property
     def summary(self) -> str | None:
         if self._answer is None:
@@ -112,6 +118,14 @@ class BatchWork:
             response=None if answer is None else BatchResponse(answer.status, answer.request_id, answer.body),
             error=None if answer is not None else error or SKIPPED,
         )
+
+
+async def _until_lost(client: Client) -> None:
+    """Nothing says of an HTTP answer that it will never come, as where its server is gone: the client's own
+    connection does."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        await client.ping()
 
 
 def _body(answer: HttpAnswer) -> Body:
