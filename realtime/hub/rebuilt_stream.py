@@ -126,6 +126,7 @@ class RebuiltStream:
     def receive(self, news: api.News, now: float, *, told: int = 1) -> Iterator[None]:
         """And read on until nothing is left; each time that it yields, others are to have their turn. `told`:
         as how many news it was told before."""
+        self.stream.have_under_way(len(news.changes))  # nothing is answered that was not sent
         self.stream.receive_news(news, now)
         yield from self._read_on(now)
         self.stream.take_decoded_turns()
@@ -138,6 +139,8 @@ class RebuiltStream:
     def unsaid(self) -> list[api.AnyCommand]:
         """What the engine has not heard. Raises JournalError where it has heard something else."""
         heard, seen = self._journal.commands, 0
+        # By a gateway of another version more may have been under way at once.
+        self.stream.have_under_way(self.stream.under_way + heard - len(self._mute.told))
         for command in self._mute.told[:heard]:
             seen = digest(command, seen)
         if len(self._mute.told) < heard or seen != self._journal.digest:
