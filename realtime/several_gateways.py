@@ -202,7 +202,13 @@ class KeptGateway(Kept):
         self._has_spoken = False
         self._heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._heard.setblocking(False)
-        self._heard.bind(str(place))
+        try:
+            self._heard.bind(str(place))
+        except OSError as error:  # its path may be too long for one
+            self._heard.close()
+            raise StartupError(
+                f"no socket can be made at {place}: {error}; TMPDIR may name another folder"
+            ) from None
 
     def _asked(self) -> dict[str, str]:
         self._hear()  # the last of the one before

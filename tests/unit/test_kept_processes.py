@@ -310,3 +310,14 @@ def test_where_no_folder_can_be_made_that_is_said_in_a_line(
     assert main([*words, "--model", "toy", "--port", "0"]) == 1
     said = f"midstream: no folder can be made for engines' {what}: No space left on device\n"
     assert capsys.readouterr().err.endswith(said)
+
+
+def test_where_the_folder_is_too_deep_for_a_socket_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (deep := tmp_path / ("x" * 120)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    assert main(["--gateways", "2", "--model", "toy", "--port", "0"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"midstream: no socket can be made at {deep}/")
+    assert said.endswith(": AF_UNIX path too long; TMPDIR may name another folder")
