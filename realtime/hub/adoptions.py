@@ -117,6 +117,7 @@ class Adoptions:
         try:
             await self._adopt(key, number, search, found, listener)
         except Refusal:
+            found.engine.say(api.Disown(number))  # or nobody would, though it holds that engine's memory
             raise
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
@@ -154,9 +155,8 @@ class Adoptions:
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
-        quota = self._quotas.take_over(key.tenant)
-        entry = LiveStream(key, stream, record.digest, quota, engine)
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
+        entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)
