@@ -28,6 +28,7 @@ from realtime.hub.serving import Serving
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key
+from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
 from realtime.tenants.quota import Quotas
@@ -49,6 +50,7 @@ class Adoptions:
         numbers: Callable[[], int],
         live: Callable[[LiveStream, float], None],
         keepers: Keepers,
+        pool: TokenizingPool,
         *,
         window: int,
     ) -> None:
@@ -63,6 +65,7 @@ class Adoptions:
         self._next_number = numbers
         self._live = live
         self._keepers = keepers
+        self._pool = pool
         self._window = window
 
     def may_be_found(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
@@ -141,7 +144,7 @@ class Adoptions:
             window=self._window,
             ahead_s=self._clock() - self._wall(),
         )
-        await asyncio.to_thread(rebuilt.try_rules)
+        await self._try_rules(key.tenant, rebuilt, listener)
         await _paid_by(listener, rebuilt.replay())
         stream, record = rebuilt.stream, rebuilt.record
         stream.take_in_vain()  # which was counted where it was asked for
@@ -168,6 +171,12 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())
+
+    async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
+        """In its client's turn, as for a start."""
+        if length := rebuilt.rules_length:
+            async with self._pool.turn(tenant, listener, length):
+                await self._pool.run(rebuilt.try_rules)
 
 
 async def _paid_by(listener: Listener, pieces: Iterator[None]) -> None:

@@ -18,7 +18,13 @@ from msgspec.structs import replace
 from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
-from realtime.hub.frame_tokenizing import openings, past_injects
+from realtime.hub.frame_tokenizing import (
+    GRAMMAR,
+    GRAMMAR_CHARACTER,
+    openings,
+    past_injects,
+    text_length,
+)
 from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import asked_at, tell
@@ -87,6 +93,14 @@ class RebuiltStream:
         # What its gateway had granted to the engine was granted by the client.
         prefetch = 0 if start.credit is None else start.credit.prefetch
         self.stream.credit.grant(self._journal.credit - prefetch)
+
+    @property
+    def rules_length(self) -> int:
+        """Of what `try_rules` has compiled, in characters as texts are counted; a fork's is somewhere in its
+        parent's record."""
+        if self.record.origin is not None:
+            return GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
+        return text_length(self.record.start) if self.record.start.tools else 0
 
     def try_rules(self) -> None:
         """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
