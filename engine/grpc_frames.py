@@ -12,6 +12,7 @@ SERVICE, METHOD = "midstream.engine.v1.EngineLink", "Join"
 
 _TOKEN, _SCHEME = "authorization", "Bearer "
 _FIELD = b"\x0a"  # number 1, of bytes
+_LONGEST_LENGTH = 10  # bytes, as protobuf has it
 
 
 def showing(token: str) -> list[tuple[str, str]]:
@@ -37,7 +38,7 @@ def wrapped(message: bytes) -> bytes:
 def unwrapped(data: bytes) -> bytes:
     """ValueError where it is no such message."""
     length, at = 0, 1
-    while at < len(data):
+    while at < len(data) and at <= _LONGEST_LENGTH:
         length |= (data[at] & 0x7F) << 7 * (at - 1)
         at += 1
         if data[at - 1] <= 0x7F:

@@ -6,6 +6,7 @@ It hands on the commands, and does not know what they do.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -13,6 +14,8 @@ from collections.abc import Callable
 
 from engine import api
 from engine.pipe import Pipe
+
+log = logging.getLogger("engine")
 
 LAST_STEP_S = 5.0  # how long the step under way may take when the gateway is gone
 
@@ -30,6 +33,8 @@ class PipeReader:
     def _run(self) -> None:
         try:
             self._read()
+        except Exception:  # as where the gateway is of another version
+            log.exception("what the gateway said could not be taken in, and the engine ends")
         finally:
             self._end()
 

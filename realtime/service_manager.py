@@ -30,7 +30,8 @@ def not_asking(environ: Mapping[str, str]) -> dict[str, str]:
 
 class ServiceManager:
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._address = environ.get(ADDRESS, "").replace("@", "\0", 1)
+        address = environ.get(ADDRESS, "")
+        self._address = f"\0{address[1:]}" if address.startswith("@") else address
         period = environ.get(PERIOD, "") if environ.get(WHOSE, str(os.getpid())) == str(os.getpid()) else ""
         self._silence_s = int(period) / 1e6 if period.isdigit() else 0.0
 

@@ -173,10 +173,14 @@ class KeptEngine(Kept):
             self.ready.set()
             await _first(self._end_if_hung(engine, silence_s), engine.closed.wait())
             await engine.close()
+            self._waited_for_s = asyncio.get_running_loop().time()  # it served until now
 
     def _cannot_be_asked(self, problem: EngineFailed | OSError) -> None:
-        """Of each reason a line a second at most; but that it loads its model is none."""
+        """Of each reason a line a second at most; but that it loads its model is none, nor that it ends as it
+        was told."""
         now_s, why = asyncio.get_running_loop().time(), str(problem)
+        if self._ends:
+            return
         if isinstance(problem, NOT_THERE_YET):
             self.is_waited_for()
         elif now_s >= self._silent_until_s.get(why, now_s):
@@ -202,7 +206,13 @@ class KeptGateway(Kept):
         self._has_spoken = False
         self._heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._heard.setblocking(False)
-        self._heard.bind(str(place))
+        try:
+            self._heard.bind(str(place))
+        except OSError as error:  # its path may be too long for one
+            self._heard.close()
+            raise StartupError(
+                f"no socket can be made at {place}: {error}; TMPDIR may name another folder"
+            ) from None
 
     def _asked(self) -> dict[str, str]:
         self._hear()  # the last of the one before

@@ -38,7 +38,7 @@ class Journal:
     @property
     def bytes(self) -> int:
         own = len(self.keep.key) + self._prompt.itemsize * len(self._prompt) + self._history.bytes
-        return ENTRY_BYTES + own + (len(self.keep.record) if self.whole else 0)
+        return ENTRY_BYTES + own + len(self.keep.record)
 
     def take(self, command: api.AnyCommand) -> None:
         """From the stream's gateway."""
@@ -60,7 +60,7 @@ class Journal:
 
     def told(self) -> api.Journal:
         return api.Journal(
-            record=self.keep.record if self.whole else b"",
+            record=self.keep.record,
             moves=self.keep.moves,
             adoptions=self.adoptions,
             history=self._history.told(),
@@ -71,7 +71,8 @@ class Journal:
         )
 
     def give_up(self) -> None:
-        """It takes too much."""
+        """It takes too much. Its record may be most of that."""
+        self.keep = replace(self.keep, record=b"")
         self._history.give_up()
         self._prompt = array(_TOKEN)
 

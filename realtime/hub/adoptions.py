@@ -28,6 +28,7 @@ from realtime.hub.serving import Serving
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import engine_key
+from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
 from realtime.tenants.quota import Quotas
@@ -49,6 +50,7 @@ class Adoptions:
         numbers: Callable[[], int],
         live: Callable[[LiveStream, float], None],
         keepers: Keepers,
+        pool: TokenizingPool,
         *,
         window: int,
     ) -> None:
@@ -63,6 +65,7 @@ class Adoptions:
         self._next_number = numbers
         self._live = live
         self._keepers = keepers
+        self._pool = pool
         self._window = window
 
     def may_be_found(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
@@ -117,6 +120,7 @@ class Adoptions:
         try:
             await self._adopt(key, number, search, found, listener)
         except Refusal:
+            found.engine.say(api.Disown(number))  # or nobody would, though it holds that engine's memory
             raise
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
@@ -140,7 +144,7 @@ class Adoptions:
             window=self._window,
             ahead_s=self._clock() - self._wall(),
         )
-        await asyncio.to_thread(rebuilt.try_rules)
+        await self._try_rules(key.tenant, rebuilt, listener)
         await _paid_by(listener, rebuilt.replay())
         stream, record = rebuilt.stream, rebuilt.record
         stream.take_in_vain()  # which was counted where it was asked for
@@ -154,9 +158,8 @@ class Adoptions:
             await _paid_by(listener, rebuilt.receive(news, self._clock()))
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
-        quota = self._quotas.take_over(key.tenant)
-        entry = LiveStream(key, stream, record.digest, quota, engine)
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
+        entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)
@@ -168,6 +171,12 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())
+
+    async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
+        """In its client's turn, as for a start."""
+        if length := rebuilt.rules_length:
+            async with self._pool.turn(tenant, listener, length):
+                await self._pool.run(rebuilt.try_rules)
 
 
 async def _paid_by(listener: Listener, pieces: Iterator[None]) -> None:

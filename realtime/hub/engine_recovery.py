@@ -39,7 +39,8 @@ class Death(NamedTuple):
 
 class EngineRecovery:
     def __init__(self) -> None:
-        self._groups: deque[list[int]] = deque()  # of suspects, to be tried one after the other
+        # Of suspects, to be tried one after the other; there may be thousands, each of which may end first.
+        self._groups: deque[dict[int, None]] = deque()
         self._moves: dict[int, Counter[int]] = {}  # by engine: how often each stream has moved on there
         self._unproven: dict[int, set[int]] = {}  # by engine: whom it was given and who has hardly moved on
         self._preparing: dict[int, set[int]] = {}  # those of them that have nothing to show for it yet
@@ -109,7 +110,7 @@ class EngineRecovery:
             suspects.remove(culprit)
             del self._deaths[culprit]
         size = -(-len(suspects) // PARTS) or 1
-        parts = [suspects[at : at + size] for at in range(0, len(suspects), size)]
+        parts = [dict.fromkeys(suspects[at : at + size]) for at in range(0, len(suspects), size)]
         self._groups.extendleft(reversed(parts))
         return culprit
 
@@ -118,13 +119,13 @@ class EngineRecovery:
         watched = sorted(self._watched) if engine == self._tried_on else []
         self._take(engine)
         if watched:
-            self._groups.appendleft(watched)
+            self._groups.appendleft(dict.fromkeys(watched))
 
     def engine_ready(self, engine: int, waiting: list[int], *, others: bool) -> list[int]:
         """An engine with nobody on it, and the streams that no other has: returns those that it is given now.
         `others`: whether there are engines for those who are not suspected while suspects are tried here."""
         live = set(waiting)
-        groups = [[number for number in group if number in live] for group in self._groups]
+        groups = [dict.fromkeys(number for number in group if number in live) for group in self._groups]
         self._groups = deque(filter(None, groups))
         suspects = self.suspects
         given = [number for number in waiting if number not in suspects]
@@ -138,9 +139,9 @@ class EngineRecovery:
 
     def ended(self, engine: int | None, number: int) -> list[int]:
         """A stream is no more; returns those that its engine is given now."""
-        self._groups = deque(
-            filter(None, ([one for one in group if one != number] for group in self._groups))
-        )
+        for group in self._groups:
+            group.pop(number, None)
+        self._groups = deque(filter(None, self._groups))
         self._deaths.pop(number, None)
         if engine is None:
             return []
@@ -199,7 +200,7 @@ class EngineRecovery:
         return []
 
     def _next_part(self, engine: int) -> list[int]:
-        part = self._groups.popleft()
+        part = list(self._groups.popleft())
         self.given(engine, part)
         self._watched.update(part)
         return part

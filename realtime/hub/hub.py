@@ -48,6 +48,7 @@ from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.told import TimedOut
 from realtime.hub.waking import Waking
 from realtime.refusal import Refusal
@@ -105,7 +106,8 @@ class Hub:
         self._registry = StreamRegistry(max_streams if max_detached is None else max_detached)
         self._subscriptions = Subscriptions[Stream, Listener]()
         self._quotas = quotas or Quotas()
-        self._long_texts = LongTexts(self, self._quotas)
+        pool = TokenizingPool()
+        self._long_texts = LongTexts(self, self._quotas, pool)
         self.accounts = StreamAccounts(each=stream_memory, total=total_stream_memory)
         self._turns = DecodedTurns()
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
@@ -125,6 +127,7 @@ class Hub:
             next_number,
             self._take_in,
             self._keepers,
+            pool,
             window=window,
         )
         take_news = self._keepers.take_news

@@ -86,12 +86,12 @@ class Receiver(Protocol):
 
 
 class LongTexts:
-    def __init__(self, receiver: Receiver, quotas: Quotas) -> None:
+    def __init__(self, receiver: Receiver, quotas: Quotas, pool: TokenizingPool) -> None:
         self._receiver = receiver
         self._quotas = quotas
         self._queues = SerialQueues[StreamKey, WaitingFrame](self._work_off, receiver.note_if_empty)
         self._waiting_frames = WaitingFrames()
-        self._pool = TokenizingPool()
+        self._pool = pool
 
     @property
     def keys(self) -> KeysView[StreamKey]:

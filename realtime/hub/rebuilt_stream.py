@@ -18,7 +18,13 @@ from msgspec.structs import replace
 from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
-from realtime.hub.frame_tokenizing import openings, past_injects
+from realtime.hub.frame_tokenizing import (
+    GRAMMAR,
+    GRAMMAR_CHARACTER,
+    openings,
+    past_injects,
+    text_length,
+)
 from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import asked_at, tell
@@ -88,6 +94,14 @@ class RebuiltStream:
         prefetch = 0 if start.credit is None else start.credit.prefetch
         self.stream.credit.grant(self._journal.credit - prefetch)
 
+    @property
+    def rules_length(self) -> int:
+        """Of what `try_rules` has compiled, in characters as texts are counted; a fork's is somewhere in its
+        parent's record."""
+        if self.record.origin is not None:
+            return GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
+        return text_length(self.record.start) if self.record.start.tools else 0
+
     def try_rules(self) -> None:
         """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
         if self.record.origin is not None:
@@ -126,6 +140,7 @@ class RebuiltStream:
     def receive(self, news: api.News, now: float, *, told: int = 1) -> Iterator[None]:
         """And read on until nothing is left; each time that it yields, others are to have their turn. `told`:
         as how many news it was told before."""
+        self.stream.have_under_way(len(news.changes))  # nothing is answered that was not sent
         self.stream.receive_news(news, now)
         yield from self._read_on(now)
         self.stream.take_decoded_turns()
@@ -138,6 +153,8 @@ class RebuiltStream:
     def unsaid(self) -> list[api.AnyCommand]:
         """What the engine has not heard. Raises JournalError where it has heard something else."""
         heard, seen = self._journal.commands, 0
+        # By a gateway of another version more may have been under way at once.
+        self.stream.have_under_way(self.stream.under_way + heard - len(self._mute.told))
         for command in self._mute.told[:heard]:
             seen = digest(command, seen)
         if len(self._mute.told) < heard or seen != self._journal.digest:

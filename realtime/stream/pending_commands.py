@@ -84,7 +84,7 @@ class PendingCommands:
         self.bytes = 0  # of those that wait
         self.in_vain = 0  # tokens that were made of texts which are not put in
         self.waiting: list[PendingCommand] = []
-        self._under_way = 0  # the first so many of them were sent
+        self.under_way = 0  # the first so many of them were sent
 
     def __iter__(self) -> Iterator[PendingCommand]:
         return iter(self.waiting)
@@ -95,7 +95,7 @@ class PendingCommands:
         engine.say(submit)
         for pending in self.waiting:
             pending.step = engine.step  # each counts its own
-        self._under_way = 0
+        self.under_way = 0
         self.send_more()
 
     def adopt(self, engine: Computing, unsaid: Iterable[api.AnyCommand]) -> None:
@@ -146,20 +146,22 @@ class PendingCommands:
         self.pop_replied()
         self.send_more()
 
-    def send_more(self) -> None:
-        """Up to one that is no command yet, and no more than may be under way."""
-        while self.engine is not None and self._under_way < min(len(self.waiting), MOST_UNDER_WAY):
-            pending = self.waiting[self._under_way]
+    def send_more(self, least: int = 0) -> None:
+        """Up to one that is no command yet, and no more than may be under way. `least`: as many as were where
+        the stream comes from, which may have let more be."""
+        most = min(len(self.waiting), max(MOST_UNDER_WAY, least))
+        while self.engine is not None and self.under_way < most:
+            pending = self.waiting[self.under_way]
             if pending.command is None or pending.hangs_on is not None:
                 break
             self.send(pending.command)
-            self._under_way += 1
+            self.under_way += 1
 
     def pop_replied(self) -> PendingCommand:
         """The command that the next reply is to: the engine replies in the order of the commands. Then more
         of them may be sent."""
         replied = self.waiting.pop(0)
-        self._under_way = max(0, self._under_way - 1)
+        self.under_way = max(0, self.under_way - 1)
         self.bytes -= _bytes(replied)
         return replied
 
@@ -210,7 +212,7 @@ class PendingCommands:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self.waiting)
         self.waiting.clear()
-        self.bytes = self._under_way = 0
+        self.bytes = self.under_way = 0
         return left
 
 

@@ -584,6 +584,15 @@ class Stream:
         self._update_memory()
         self._check_transition()
 
+    @property
+    def under_way(self) -> int:
+        """Commands that its engine was sent, and has not answered."""
+        return self._commands.under_way
+
+    def have_under_way(self, least: int) -> None:
+        """So many commands were at another gateway, at least."""
+        self._commands.send_more(least)
+
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
         goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec import inspect
@@ -108,3 +109,21 @@ def test_a_message_is_framed_as_protobuf_does(length: int) -> None:
     for spoilt in (framed[:-1], framed + b"x", b"\x12" + framed[1:], framed[:1], b""):
         with pytest.raises(ValueError, match="no message with one field"):
             unwrapped(spoilt)
+
+
+class WatchedBytes(bytes):
+    """How often one of them was read."""
+
+    read = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        self.read += 1
+        return super().__getitem__(at)
+
+
+def test_a_length_without_end_is_not_read_to_its_end() -> None:
+    """Each further byte would cost as much as all before it."""
+    message = WatchedBytes(b"\x0a" + b"\xff" * 10_000)
+    with pytest.raises(ValueError, match="no message with one field"):
+        unwrapped(message)
+    assert message.read < 40

@@ -198,6 +198,9 @@ class WatchedNumber(int):
         WatchedNumber.compared += 1
         return int.__eq__(self, other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
 
 def test_thousands_of_suspects_are_not_looked_for_one_by_one() -> None:
     recovery = EngineRecovery()
@@ -206,6 +209,17 @@ def test_thousands_of_suspects_are_not_looked_for_one_by_one() -> None:
     WatchedNumber.compared = 0
     assert recovery.engine_ready(E, [WatchedNumber(number) for number in range(2000)], others=False)
     assert WatchedNumber.compared <= 3 * 2000
+
+
+def test_thousands_of_suspects_that_end_are_not_looked_for_among_all_others() -> None:
+    recovery = EngineRecovery()
+    recovery.engine_ready(E, list(range(2000)), others=False)
+    recovery.engine_died(E)
+    WatchedNumber.compared = 0
+    for number in range(2000):
+        recovery.ended(None, WatchedNumber(number))
+    assert WatchedNumber.compared <= 3 * 2000
+    assert not recovery.suspicious
 
 
 # -- several engines -------------------------------------------------------------------------------

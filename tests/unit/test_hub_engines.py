@@ -10,9 +10,11 @@ from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub import incoming_news, submission
 from realtime.hub.engine_recovery import DEATHS, FEW
+from realtime.stream import pending_commands
+from realtime.stream.pending_commands import MOST_UNDER_WAY
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, due, endless, opened, rest, run_out, start
-from tests.fakes.simulated_server import SimulatedServer
+from tests.fakes.simulated_server import SimulatedServer, seen_of
 
 SHORT = Params(max_tokens=12, ignore_eos=True, temperature=0)
 
@@ -340,6 +342,33 @@ def test_what_a_stream_takes_along_for_whoever_adopts_it_weighs_until_it_has_end
     rest(server)
     assert stream.ended
     assert stream.keeping is None
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_who_adopts_from_a_gateway_that_had_more_commands_under_way_has_the_very_stream(
+    answers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another version may: the engine has heard them, and answers them together."""
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(replace(endless("a"), on_disconnect="pause"))
+    listener.hear_token()
+    with monkeypatch.context() as patch:
+        patch.setattr(pending_commands, "MOST_UNDER_WAY", 1000)
+        for _ in range(2 * MOST_UNDER_WAY):
+            for frame in (protocol.Pause(request_id="a"), protocol.Resume(request_id="a")):
+                listener.send(frame)
+        while server.down:
+            server.deliver_down()
+        if answers:
+            server.step()
+            server.deliver_up()
+    (stream,) = server.hub.streams
+    assert stream.under_way == (0 if answers else 4 * MOST_UNDER_WAY)
+    adopted = server.engines[0].keeping.rebuilt(stream.number, stream.model, server.window, stream.owner)
+    assert adopted is not None
+    assert seen_of(adopted) == seen_of(stream)
+    assert adopted.under_way == stream.under_way
 
 
 def test_one_that_is_held_back_can_be_cancelled_and_is_not_given_any_more() -> None:

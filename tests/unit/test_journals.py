@@ -98,6 +98,19 @@ def test_of_too_many_those_go_first_that_have_ended_and_then_whoever_grows(
     assert not third.journal.whole
 
 
+def test_of_what_is_given_up_or_gone_no_record_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a megabyte, and an engine has thousands of streams."""
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 50_000)
+    streams = KeptStreams[str]()
+    all_kept = [begun(streams, key=bytes([at]), record=bytes(10_000)) for at in range(20)]
+    held = [len(kept.journal.keep.record) for kept in all_kept]
+    assert sum(held) <= 50_000
+    assert [kept.journal.whole for kept in all_kept] == [bool(length) for length in held]
+    (first, *_) = [kept for kept in all_kept if kept.journal.whole]
+    streams.drop(first)
+    assert first.journal.keep.record == b""
+
+
 def test_the_tenant_pays_whose_journals_take_most(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = KeptStreams[str]()
     ended, lives = begun(streams, b"ended", tenant=1), begun(streams, b"lives", tenant=1)

@@ -20,6 +20,7 @@ from realtime import several_gateways
 from realtime.__main__ import main
 from realtime.config import ListenOptions, ModelOptions, Options
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.watched_engine import EngineFailed
 from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
 
 
@@ -144,6 +145,47 @@ async def test_why_an_engine_cannot_be_asked_is_told_once_for_many_tries(
         watching.cancel()
     why = "it ends the connection before it says anything"
     assert caplog.messages == [f"engine 0 cannot be asked whether it lives: {why}; trying again"]
+
+
+@pytest.mark.parametrize(
+    ("is_told_to", "problem"), [(False, FileNotFoundError()), (True, EngineFailed("it ends the connection"))]
+)
+async def test_of_an_engine_that_goes_it_is_not_said_that_it_does_not_serve_yet(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    is_told_to: bool,
+    problem: EngineFailed | OSError,
+) -> None:
+    """It is missed before its process has ended, which is said by whoever keeps that."""
+    engine, missed = KeptEngine("engine 0", ListenOptions(listen="unix:engine")), asyncio.Event()
+    engine._command = hanging()
+    await engine.start()
+    engine._waited_for_s -= 2 * several_gateways.STILL_S  # long ago
+
+    class AskedOnce:
+        def __init__(self, _: object) -> None:
+            self.closed = asyncio.Event()
+            self.closed.set()
+
+        async def open(self, *_: object, **__: object) -> None:
+            if engine.ready.is_set():
+                asyncio.get_running_loop().call_soon(missed.set)
+                raise problem
+
+        async def answers(self, _: float) -> bool:
+            return True
+
+        async def close(self) -> None:
+            if is_told_to:
+                engine.tell(signal.SIGTERM)
+
+    monkeypatch.setattr(several_gateways, "WatchedEngine", AskedOnce)
+    watching = asyncio.create_task(engine.watch(30.0))
+    await asyncio.wait_for(missed.wait(), 30)
+    watching.cancel()
+    engine.kill()
+    await engine.ended()
+    assert engine.name not in caplog.text
 
 
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
@@ -310,3 +352,14 @@ def test_where_no_folder_can_be_made_that_is_said_in_a_line(
     assert main([*words, "--model", "toy", "--port", "0"]) == 1
     said = f"midstream: no folder can be made for engines' {what}: No space left on device\n"
     assert capsys.readouterr().err.endswith(said)
+
+
+def test_where_the_folder_is_too_deep_for_a_socket_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (deep := tmp_path / ("x" * 120)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    assert main(["--gateways", "2", "--model", "toy", "--port", "0"]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"midstream: no socket can be made at {deep}/")
+    assert said.endswith(": AF_UNIX path too long; TMPDIR may name another folder")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import queue
 import socket
 from collections.abc import Callable
 
 import pytest
 
-from engine import api
+from engine import api, pipe_reader
 from engine.pipe import Pipe
+from engine.pipe_reader import PipeReader
 
 
 def closed(theirs: socket.socket) -> None:
@@ -38,3 +41,20 @@ def test_what_came_whole_is_received_and_then_nothing(
     theirs.close()
     assert pipe.receive() is None
     pipe.close()
+
+
+def test_an_engine_that_ends_by_what_it_is_told_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended = queue.SimpleQueue[object]()
+    monkeypatch.setattr(pipe_reader, "LAST_STEP_S", 0.0)
+    monkeypatch.setattr(os, "_exit", ended.put)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        pipe = Pipe(ours)
+        PipeReader(pipe).attach(lambda commands: None, lambda: ended.put("in good order"))
+        theirs.sendall(api.encoded([api.Starting()]))  # which is no command
+        assert [ended.get(timeout=30), ended.get(timeout=30)] == ["in good order", 1]
+    pipe.close()
+    assert "what the gateway said could not be taken in, and the engine ends" in caplog.text
+    assert "Invalid value 'Starting'" in caplog.text

@@ -14,12 +14,13 @@ import pytest
 from realtime.service_manager import ENDS, LIVES, SERVES, ServiceManager, asking, not_asking
 
 
-@pytest.fixture(params=["in a folder", "abstract"])
+@pytest.fixture(params=["told", "@told", "abstract"])
 def listening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
     """One that is told, and its address as it stands in an environment."""
-    name = str(tmp_path / "told") if request.param == "in a folder" else f"@midstream-{os.getpid()}"
+    is_abstract = request.param == "abstract"
+    name = f"@midstream-{os.getpid()}" if is_abstract else str(tmp_path / request.param)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
-        told.bind(name.replace("@", "\0"))
+        told.bind(name.replace("@", "\0") if is_abstract else name)
         told.settimeout(10)
         yield told, name
 

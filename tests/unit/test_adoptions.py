@@ -1,0 +1,106 @@
+"""Streams that an engine has given to this gateway: whose turn it is to have one built, and what becomes of
+one that cannot be."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from engine import api
+from midstream.protocol import Function, Message, Tool
+from realtime.hub.keepers import Found, Search
+from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.tokenizing_pool import THREADS
+from realtime.refusal import Refusal
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Quotas
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import SIZE, TENANT, endless, settled
+from tests.fakes.simulated_server import SimulatedServer
+
+NUMBER = 7
+TOOLS: dict[str, Any] = {
+    "prompt": None,
+    "messages": [Message(role="user", content="Hi")],
+    "tools": [Tool(function=Function(name="find"))],
+}
+
+
+async def a_journal(**fields: Any) -> tuple[StreamKey, api.Journal]:
+    """Of a stream that runs at another gateway."""
+    there = SimulatedServer(SIZE, keeps=True)
+    RecordingListener(there).send(endless(on_disconnect="continue", **fields))
+    await settled()
+    there.tick()
+    (stream,) = there.hub.streams
+    return StreamKey(TENANT, stream.request_id), there.engines[0].keeping.kept[stream.number].journal.told()
+
+
+async def told_engine(
+    here: SimulatedServer, key: StreamKey, journal: api.Journal, code: str
+) -> api.AnyCommand:
+    """The last thing that its engine is told when it cannot be built here."""
+    engine = here.hub.serving.engines[0]
+    found, search = Found(engine, journal, []), Search([], doubtful=False)
+    with pytest.raises(Refusal) as caught:
+        await here.hub._adoptions._build(key, NUMBER, search, found, RecordingListener(here))
+    assert caught.value.code == code
+    engine.flush()
+    return here.down.pop()[-1]
+
+
+async def test_one_that_is_lost_ends_and_counts_for_nobody() -> None:
+    here = SimulatedServer(SIZE, keeps=True, quotas=Quotas(lambda tenant: Allowance(max_streams=9)))
+    key, journal = await a_journal()
+    other = replace(journal, digest=journal.digest + 1)
+    assert await told_engine(here, key, other, "unknown_request") == api.Cancel(NUMBER)
+    assert here.hub._quotas.taken() == {}
+
+
+async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No longer than it would for a gateway that is gone: it holds the engine's memory."""
+
+    def compiler_was_killed(stream: RebuiltStream) -> None:
+        raise Refusal("overloaded", "It cannot be built again now.", retry_after_ms=1000)
+
+    monkeypatch.setattr(RebuiltStream, "try_rules", compiler_was_killed)
+    here = SimulatedServer(SIZE, keeps=True)
+    assert await told_engine(here, *await a_journal(**TOOLS), "overloaded") == api.Disown(NUMBER)
+
+
+async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When a gateway dies all of its streams come at once, and each may have a second of compiling."""
+    go_on, tried = threading.Event(), list[RebuiltStream]()
+
+    def tries(rebuilt: RebuiltStream) -> None:
+        tried.append(rebuilt)
+        go_on.wait(30)
+
+    monkeypatch.setattr(RebuiltStream, "try_rules", tries)
+    here = SimulatedServer(SIZE, keeps=True)
+    (_, of_crowd), (_, of_other) = await a_journal(**TOOLS), await a_journal(**TOOLS)
+    engine = here.hub.serving.engines[0]
+
+    def adopted(tenant: str, number: int, journal: api.Journal) -> asyncio.Task[None]:
+        found, search = Found(engine, journal, []), Search([], doubtful=False)
+        key, listener = StreamKey(tenant, str(number)), RecordingListener(here, tenant)
+        return asyncio.create_task(here.hub._adoptions._adopt(key, number, search, found, listener))
+
+    crowd = [adopted("crowd", number, of_crowd) for number in range(40)]
+    other = adopted("other", 40, of_other)
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "at once"), 10) == "at once"
+    finally:
+        go_on.set()
+    await other
+    assert any(rebuilt._journal is of_other for rebuilt in tried[: 2 * THREADS])
+    await asyncio.gather(*crowd)
