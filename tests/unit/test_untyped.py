@@ -51,3 +51,10 @@ def test_what_is_cut_off_is_read_as_far_as_it_goes() -> None:
 def test_no_more_is_looked_at_than_a_frame_may_have_values() -> None:
     packed = msgspec.msgpack.encode([{str(key): [b""] * 200 for key in MANY}])
     assert str(MOST_VALUES) in (wrong_keys(packed, 1024) or "")
+
+
+@pytest.mark.parametrize("long", [b"", "a" * 32, msgspec.msgpack.Ext(5, bytes(3)), [0] * 16], ids=type)
+def test_what_takes_longer_to_pass_over_counts_as_more(long: Any) -> None:
+    many = MOST_VALUES // 3 + 1
+    assert wrong_keys(msgspec.msgpack.encode([[]] * (many - 10)), 1024) is None
+    assert str(MOST_VALUES) in (wrong_keys(msgspec.msgpack.encode([long] * many), 1024) or "")
