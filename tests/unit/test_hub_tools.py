@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine import toy_model
-from engine.structure.checker import CheckerKilledError
+from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
@@ -236,11 +237,11 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
         return ""
 
     def is_killed(source: str, most_s: float) -> str:
-        raise CheckerKilledError
+        raise NoAnswerError
 
-    monkeypatch.setattr(grammar, "_known_problems", {})
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[bytes, str]())
     monkeypatch.setattr(grammar._checker, "problem_of", is_killed)
-    with pytest.raises(Refusal, match="cannot be built again now") as caught:
+    with pytest.raises(Refusal, match="send this again") as caught:
         rebuilt.try_rules()
     assert caught.value.code == "overloaded", "it is not lost for that"
     monkeypatch.setattr(grammar._checker, "problem_of", compiles)
