@@ -81,6 +81,7 @@ _WITHIN = [*([0] * 0x80), *range(0, 32, 2), *range(16), *([0] * 0x60)]
 _LENGTHS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
 _COUNTS = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 _LONG = 2  # values more, of what is long or large: so much longer it takes to pass over it
+MOST_PASSED = MOST_VALUES // 2  # one by one, which takes longer than to make them: as many as fit into tools
 _MOST_FIELDS = 64  # of a frame, more than there are
 
 
@@ -142,6 +143,8 @@ def wrong_keys(packed: bytes, many: int) -> str | None:
                 keys, due = count, 0
             else:
                 due += 2 * count if is_map else count
-        if values > MOST_VALUES:
-            return too_many(values)
+        if values > MOST_PASSED:
+            return (
+                f"has more than {MOST_PASSED} values, and an object of more than {many} keys or what looks so"
+            )
     return None

@@ -217,10 +217,11 @@ def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
 
 
 def _check_values(asked: dict[str, Raw]) -> None:
+    values = 0
     for name, value in asked.items():
-        values = 0 if name in ("messages", "prompt") else most_values(bytes(value), text=True)
+        values += 0 if name in ("messages", "prompt") else most_values(bytes(value), text=True)
         if values > MOST_VALUES:
-            raise FieldRefusal(name, f"`{name}` {too_many(values)}.")
+            raise FieldRefusal(name, f"The request, as far as its `{name}`, {too_many(values)}.")
 
 
 def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
