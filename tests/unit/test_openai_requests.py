@@ -529,15 +529,15 @@ def test_what_may_be_any_json_is_counted_before_it_is_made(name: str) -> None:
 
 
 def test_what_may_be_any_json_is_counted_in_all_of_a_request_as_in_a_frame() -> None:
-    def asked(lists: int) -> bytes:  # a comma and a bracket each
-        tool: Any = {"function": {"name": "a", "parameters": {"a": [[]] * lists}}}
-        named: Any = {"schema": {"a": [[]] * lists}}
+    def asked(floats: int) -> bytes:  # of which each counts as four
+        tool: Any = {"function": {"name": "a", "parameters": {"a": [1.5] * floats}}}
+        named: Any = {"schema": {"a": [1.5] * floats}}
         answer = {"type": "json_schema", "json_schema": named}
         return msgspec.json.encode({"messages": MESSAGES, "tools": [tool], "response_format": answer})
 
-    read(ChatBody, asked(MOST_VALUES // 4 - 100))
-    with pytest.raises(FieldRefusal, match=r"^The request, as far as its `.*`, has \d+ values"):
-        read(ChatBody, asked(MOST_VALUES // 4 + 100))
+    read(ChatBody, asked(MOST_VALUES // 8 - 100))
+    with pytest.raises(FieldRefusal, match=r"^The request has \d+ values"):
+        read(ChatBody, asked(MOST_VALUES // 8 + 100))
 
 
 def test_no_dictionary_is_made_of_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
