@@ -128,16 +128,14 @@ class Codec:
         counted is the last of each."""
         if len(data) <= MOST_VALUES // 4:
             return
-        values = most_values(data, text=self.text)
-        if values <= MOST_VALUES:
-            return
         long: Any = self._read(data, self._long)
         if long is None:
             return  # it is no object, and is refused at its first byte
         *fields, past = msgspec.structs.astuple(long)
         of_past: Any = None if past is UNSET else self._read(past, self._long)
         fields += [UNSET if of_past is None else of_past.tokens]
-        values -= sum(most_values(bytes(said), text=self.text) for said in fields if said is not UNSET)
+        beside = [bytes(said) for said in fields if said is not UNSET]
+        values = most_values(data, beside, text=self.text)
         if values > MOST_VALUES:
             raise Refusal("invalid_frame", f"The frame {too_many(values)}.")
 
@@ -147,9 +145,9 @@ class Codec:
             if data.count(":" if isinstance(data, str) else b":") > MAX_BIASES:  # type: ignore[arg-type]
                 self._few_biases.decode(data)
         elif isinstance(data, bytes) and may_have_large_map(data):
-            for part in _untyped_parts(data):
-                if wrong := wrong_keys(part, MAX_BIASES):
-                    raise Refusal("invalid_frame", f"The frame {wrong}.")
+            wrong = wrong_keys(b"".join(_untyped_parts(data)), MAX_BIASES)
+            if wrong is not None:
+                raise Refusal("invalid_frame", f"The frame {wrong}.")
 
     def _check_past(self, data: bytes | str) -> None:
         """Refuse steering with very many numbers that take long to read. Other frames have few that have a
@@ -163,8 +161,8 @@ class Codec:
         if numbers > MAX_BIASES:
             raise Refusal(
                 "invalid_frame",
-                f"`past.steering` has {numbers} numbers with exponents of 200 or more; it may have "
-                f"{MAX_BIASES}.",
+                f"`past.steering` has {numbers} numbers with exponents of three digits or more; it may "
+                f"have {MAX_BIASES}.",
             )
 
     def _read(self, data: bytes | str, some: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -19,13 +20,15 @@ from contextlib import suppress
 from io import BufferedRWPair
 from threading import Lock
 
+log = logging.getLogger(__name__)
+
 MOST_S, BRIEFLY_S = 1.0, 0.1  # of a processor's time, for one grammar
 PATIENCE_S = 60.0  # after which an answer is not waited for: whoever asks holds a thread
 TOO_LONG, FAILED = "it takes too long to compile", "its compiler failed"
 
 
-class CheckerKilledError(Exception):
-    """Its process was killed, or gave no answer for very long: which no grammar did."""
+class NoAnswerError(Exception):
+    """Its process was killed, gave no answer for very long, or could not be begun: which no grammar did."""
 
 
 class Checker:
@@ -38,11 +41,15 @@ class Checker:
         atexit.register(self.close)
 
     def problem_of(self, source: str, most_s: float = MOST_S) -> str:
-        """Why a grammar cannot be followed, or nothing. Raises CheckerKilledError."""
+        """Why a grammar cannot be followed, or nothing. Raises NoAnswerError."""
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
                 self._end()  # which nobody's grammar did
-            lines = self._lines or self._begin()
+            try:
+                lines = self._lines or self._begin()
+            except OSError as error:
+                log.error("the compiler of grammars cannot be begun: %s", error)
+                raise NoAnswerError from None
             try:
                 lines.write(json.dumps([most_s, source]).encode() + b"\n")
                 lines.flush()
@@ -52,6 +59,7 @@ class Checker:
             return str(json.loads(answer)) if answer else _reason(self._end())
 
     def _begin(self) -> BufferedRWPair:
+        """Raises OSError, where the system has no memory, process or descriptor for another."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             command = [sys.executable, "-m", "engine.structure.checker_process"]
@@ -79,5 +87,6 @@ class Checker:
 def _reason(ended_as: int) -> str:
     """Why there was no answer: what the system or an operator kills says nothing of a grammar."""
     if ended_as == -signal.SIGKILL:
-        raise CheckerKilledError
+        log.error("the compiler of grammars was killed")
+        raise NoAnswerError
     return TOO_LONG if ended_as == -signal.SIGPROF else FAILED

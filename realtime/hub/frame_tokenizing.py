@@ -40,6 +40,7 @@ from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
+from realtime.tools.json_scanner import signs_in
 
 CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
@@ -53,6 +54,7 @@ MESSAGE = 32  # a message, beside what it says: a template has its words around 
 FRAME_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 50, 50, 400  # of what is no text
 TOOL_CHARACTER_BYTES = 8  # a tool in memory, for each character of it as JSON
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
+MOST_SIGNS = 128 << 10  # outside of strings, in a call's arguments: some 10 ms
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -330,7 +332,8 @@ def _check_grammar(asked: protocol.Grammar, model: ServedModel) -> None:
 
 
 def check_contents(messages: list[Message]) -> None:
-    """Refuse what only a message that says something else can be without."""
+    """Refuse what only a message that says something else can be without, and arguments of so many values
+    that to read and to write them would keep the interpreter for long."""
     for at, message in enumerate(messages):
         if message.content is None and not (message.role == "assistant" and message.tool_calls):
             raise Refusal(
@@ -338,6 +341,17 @@ def check_contents(messages: list[Message]) -> None:
                 f"Missing the field `content` in `messages[{at}]`: only an assistant's message with "
                 "`tool_calls` can be without.",
             )
+        for call in message.tool_calls or ():
+            _check_arguments(call.function.arguments, at)
+
+
+def _check_arguments(arguments: str, at: int) -> None:
+    if len(arguments) > MOST_SIGNS and (signs := signs_in(arguments)) > MOST_SIGNS:
+        raise Refusal(
+            "invalid_frame",
+            f"The `arguments` of a call in `messages[{at}]` have {signs} characters outside of strings; they "
+            f"may have {MOST_SIGNS}.",
+        )
 
 
 def check_tools(frame: protocol.Start) -> None:

@@ -33,7 +33,7 @@ from realtime.stream.memory import MemoryAccount
 from realtime.stream.owner import Owner
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
-from realtime.text.grammar import CompilerKilledError
+from realtime.text.grammar import NoCompilerError
 from realtime.text.served_model import ServedModel
 
 A_TURN = 64  # news, before others have their turn, where no guards read them
@@ -109,15 +109,10 @@ class RebuiltStream:
         elif self.record.start.tools:
             try:
                 output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
-            except CompilerKilledError:
-                request_id = self.record.start.request_id
-                raise Refusal(
-                    "overloaded",
-                    f'Request "{request_id}" cannot be built again now: the compiler of grammars was killed.',
-                    retry_after_ms=1000,
-                ) from None
+            except NoCompilerError:
+                raise  # it may be asked for again
             except Refusal:
-                pass  # it is raised again
+                pass  # it is raised again, when it is told
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""

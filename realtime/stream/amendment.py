@@ -8,7 +8,6 @@ anything else than what was asked for. It knows one stream's output, and no engi
 from __future__ import annotations
 
 import json
-import re
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from realtime.text.served_model import ServedModel
 from realtime.tools.argument_text import continued, pieces_of, within_string
 from realtime.tools.call_reader import CallReader
 from realtime.tools.json_call import JsonCall
+from realtime.tools.json_scanner import signs_in
 from realtime.tools.parts import Arguments
 from realtime.tools.same_json import same_json
 from realtime.tools.span_reader import SpanReader
@@ -31,7 +31,6 @@ LONGEST, MOST_SIGNS = (
     2048,
 )  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 
 class Amendment(NamedTuple):
@@ -102,7 +101,7 @@ def checked(frame: protocol.Amend) -> protocol.Amend:
             raise ValueError(text)
     except (ValueError, RecursionError):
         raise _no_json(frame) from None
-    signs = len(_STRING.sub("", text))
+    signs = signs_in(text)
     if signs > MOST_SIGNS:
         raise Refusal(
             "invalid_params",

@@ -10,6 +10,7 @@ is for a thread. It knows no stream and no token.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
@@ -18,8 +19,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from engine.structure.checker import BRIEFLY_S, MOST_S, Checker, CheckerKilledError
+from engine.structure.checker import BRIEFLY_S, MOST_S, Checker, NoAnswerError
 from midstream.protocol import Grammar
+from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
 from realtime.tools.lark import slashed
 from realtime.tools.offered import SAYS_NOTHING
@@ -37,8 +39,15 @@ COMPACT = {"whitespace_flexible": False}
 SPACED = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 
 
-class CompilerKilledError(Exception):
+class NoCompilerError(Refusal):
     """So it is not known whether a grammar can be followed: it may be asked again."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "overloaded",
+            "The compiler of grammars was killed, or cannot be begun now: send this again.",
+            retry_after_ms=1000,
+        )
 
 
 class OutputRules(Struct, frozen=True):
@@ -173,19 +182,22 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
 
 def problem_of(source: str, *, briefly: bool = False) -> str:
     """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
-    tools again and again. `briefly`: one of many. Raises CompilerKilledError."""
+    tools again and again; and what was tried in a thread is asked for once more between others' events.
+    `briefly`: one of many. Raises NoCompilerError."""
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None:
         try:
             problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
-        except CheckerKilledError:
-            raise CompilerKilledError from None
-        if len(_known_problems) >= MOST_KNOWN:
-            _known_problems.clear()
+        except NoAnswerError:
+            raise NoCompilerError from None
         _known_problems[key] = problem
+        if len(_known_problems) > MOST_KNOWN:
+            _known_problems.popitem(last=False)
+    with suppress(KeyError):  # as another thread may have it
+        _known_problems.move_to_end(key)
     return problem
 
 
 _checker = Checker()
-_known_problems: dict[bytes, str] = {}
+_known_problems = OrderedDict[bytes, str]()  # what was asked last at the end

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Amend, Params, Start
+from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Amend, Inject, Params, Start
 from realtime.codec import Codec
 from realtime.config import Options
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, tools_length
 from realtime.refusal import Refusal
-from realtime.untyped import MOST_VALUES, quick_float
+from realtime.untyped import MOST_PASSED, MOST_VALUES, quick_float
 
 MOST = Options().max_message_bytes
 INVALID, OBJECT = "not valid MessagePack", "one MessagePack object"
@@ -96,7 +96,7 @@ def test_a_key_that_is_text_has_nothing_else_made_into_objects() -> None:
 
 
 def test_more_biases_with_keys_that_are_text_than_there_may_be_are_not_looked_at() -> None:
-    biases = {str(n): 1.0 for n in range(MOST // 20)}
+    biases = {str(n): 1.0 for n in range(30_000)}
     message = msgspec.msgpack.encode(
         {"type": "adjust", "request_id": "a", "params": {"logit_bias": biases}, "ref": "r"}
     )
@@ -209,7 +209,7 @@ def test_text_and_tokens_may_be_as_long_as_a_message(subprotocol: str, said: dic
     assert isinstance(codec.decode(data), Start)
 
 
-@pytest.mark.parametrize("part", [[], {}, "", 1, "é,[", {"a": [1]}], ids=str)
+@pytest.mark.parametrize("part", [[], {}, "", 1, 1.5, -1e16, "é,[", {"a": [1]}], ids=str)
 def test_no_tools_are_refused_that_are_short_enough(part: Any) -> None:
     assert MOST_VALUES == TOOLS_LIMIT
     parts = [part] * ((TOOLS_LIMIT - 100) // len(msgspec.json.encode([part, part])[2:]))
@@ -334,6 +334,19 @@ def test_many_keys_are_strings(nested: Any, kind: Any, monkeypatch: pytest.Monke
         codec.decode(msgspec.msgpack.encode(frame | {"arguments": arguments}))
 
 
+def test_what_may_have_many_keys_is_looked_at_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not each field of it as far as a frame may go."""
+    values = {str(number): [0] * 40 for number in range(1025)}
+    steering = [{"type": "adjust", "index": 0, "params": {"grammar": {"json_schema": values}}}]
+    frame = {"type": "start", "request_id": "a", "params": {"grammar": {"json_schema": values}}}
+    codec = Codec(MSGPACK_SUBPROTOCOL)
+    assert isinstance(codec.decode(msgspec.msgpack.encode(frame)), Start)
+    monkeypatch.setattr(codec, "_decoder", None)
+    past = {"tokens": [], "steering": steering}
+    with pytest.raises(Refusal, match=f"The frame has more than {MOST_PASSED} values, and an object of more"):
+        codec.decode(msgspec.msgpack.encode(frame | {"past": past}))
+
+
 EDGES = "1e300,-1.5E+308,5e-324,2.2250738585072011e-308,0.1,1,1e5"
 
 
@@ -359,6 +372,18 @@ def test_numbers_without_a_type_are_read_by_what_is_quick_for_each(monkeypatch: 
             codec.decode(begun + beyond + "]}}")
 
 
+@pytest.mark.parametrize("number", ["1.5", "1e5", "-1E-300"])
+def test_numbers_without_a_type_are_fewer_where_they_take_long_to_read(number: str) -> None:
+    begun = '{"type":"amend","request_id":"a","call_id":"b","arguments":{"a":['
+    codec = Codec(JSON_SUBPROTOCOL)
+    assert isinstance(codec.decode(begun + ",".join(["15"] * 100_000) + "]}}"), Amend)
+    assert isinstance(codec.decode(begun + ",".join([number] * 32_000) + "]}}"), Amend)
+    with pytest.raises(Refusal, match=f"The frame has .* values, or nearly, .*; it may have {MOST_VALUES}"):
+        codec.decode(begun + ",".join([number] * 33_000) + "]}}")
+    text = '{"type":"inject","request_id":"a","text":"' + ",".join([number] * 100_000) + '"}'
+    assert isinstance(codec.decode(text), Inject)
+
+
 @pytest.mark.parametrize("number", ["5e-324", "-1E-0310", "0.5"])
 def test_the_steering_of_a_past_has_few_numbers_that_take_long_to_read(number: str) -> None:
     biases = ",".join(f'"{token}":{number}' for token in range(500))
@@ -368,7 +393,7 @@ def test_the_steering_of_a_past_has_few_numbers_that_take_long_to_read(number: s
     if number == "0.5":
         assert isinstance(codec.decode(message), Start)
         return
-    with pytest.raises(Refusal, match="has 1500 numbers with exponents of 200 or more; it may have 1024"):
+    with pytest.raises(Refusal, match="has 1500 numbers with exponents of three digits or more"):
         codec.decode(message)
 
 

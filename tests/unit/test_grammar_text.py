@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import random
 import re
 import signal
+from collections import Counter, OrderedDict
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +22,7 @@ from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import MAX_CHOICES, Grammar
+from realtime.refusal import Refusal
 from realtime.text import grammar as grammar_module
 from realtime.text.chat_template import TextError
 from realtime.text.grammar import check, source_of
@@ -150,10 +153,47 @@ def test_a_grammar_is_not_remembered_as_none_since_its_compiler_was_killed(
             return len(said)
 
     checker._lines = cast(Any, Killing())
-    with pytest.raises(grammar_module.CompilerKilledError):
+    with pytest.raises(grammar_module.NoCompilerError):
         grammar_module.problem_of(source)
     assert grammar_module.problem_of(source) == ""
     checker.close()
+
+
+def test_where_there_is_no_process_for_it_a_grammar_may_be_sent_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def has_none(*_: Any, **__: Any) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    checker, source = Checker(), source_of(Grammar(regex="asked where there is no process"))
+    monkeypatch.setattr(grammar_module, "_checker", checker)
+    with monkeypatch.context() as short:
+        short.setattr("subprocess.Popen", has_none)
+        with pytest.raises(Refusal, match="cannot be begun now: send this again") as caught:
+            grammar_module.problem_of(source)
+    assert (caught.value.code, caught.value.retry_after_ms) == ("overloaded", 1000)
+    assert "temporarily unavailable" in caplog.text
+    assert grammar_module.problem_of(source) == ""
+    checker.close()
+
+
+def test_what_was_asked_lately_is_known_however_many_others_were_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it would be compiled between others' events, where it is asked again to begin its stream."""
+    compiled = Counter[str]()
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled[source] += 1
+        return ""
+
+    monkeypatch.setattr(grammar_module, "_known_problems", OrderedDict[bytes, str]())
+    monkeypatch.setattr(grammar_module, "MOST_KNOWN", 4)
+    monkeypatch.setattr(grammar_module._checker, "problem_of", compiles)
+    for asked in "abcd" + "aeafaga" + "bcdhb":
+        grammar_module.problem_of(asked)
+    assert compiled == Counter(a=1, e=1, f=1, g=1, h=1, b=2, c=2, d=2)
+    assert len(grammar_module._known_problems) == 4
 
 
 @pytest.mark.parametrize("grammar", MANY, ids=str)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from typing import Any
 
 import msgspec
 import pytest
 
 from engine import toy_model
-from engine.structure.checker import CheckerKilledError
+from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
@@ -23,7 +24,14 @@ from midstream.protocol import (
     TextPart,
     Tool,
 )
-from realtime.hub.frame_tokenizing import TOOLS_LIMIT, text_length, tools_length, weight
+from realtime.hub.frame_tokenizing import (
+    MOST_SIGNS,
+    TOOLS_LIMIT,
+    check_contents,
+    text_length,
+    tools_length,
+    weight,
+)
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
@@ -32,6 +40,7 @@ from realtime.text import grammar
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
+from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
@@ -96,6 +105,30 @@ async def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], co
     error = listener.error()
     assert error.code == code
     assert named in error.message
+
+
+def test_what_a_call_was_given_may_be_long_where_that_is_text() -> None:
+    """What stands outside of strings may be as many objects, and reading those keeps the interpreter."""
+
+    def calling(arguments: str) -> list[Message]:
+        call = MessageToolCall(id="a", function=CalledFunction(name="f", arguments=arguments))
+        return [*HI, Message(role="assistant", tool_calls=[CALL, call])]
+
+    most = f'{{"a":[{"0," * (MOST_SIGNS // 2 - 4)}0]}}'
+    for arguments in (most, json.dumps({"a": '\\{"0,0,' * MOST_SIGNS}), '"' + "," * 2 * MOST_SIGNS):
+        check_contents(calling(arguments))
+    said = r"^The `arguments` of a call in `messages\[1\]` have 131076 .*; they may have 131072"
+    with pytest.raises(Refusal, match=said) as refused:
+        check_contents(calling(most + " " * 6))
+    assert refused.value.code == "invalid_frame"
+
+
+@pytest.mark.parametrize(
+    ("text", "outside"),
+    [("", 0), ('{"a": "b"}', 4), ('{"\\"{":[1]}', 6), ('{"\\\\":1}', 4), ('{"\\\\\\"":1}', 4), ('["a', 1)],
+)
+def test_what_stands_outside_of_strings_is_counted(text: str, outside: int) -> None:
+    assert signs_in(text) == outside
 
 
 def test_arguments_that_no_template_should_see_are_refused() -> None:
@@ -236,11 +269,11 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
         return ""
 
     def is_killed(source: str, most_s: float) -> str:
-        raise CheckerKilledError
+        raise NoAnswerError
 
-    monkeypatch.setattr(grammar, "_known_problems", {})
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[bytes, str]())
     monkeypatch.setattr(grammar._checker, "problem_of", is_killed)
-    with pytest.raises(Refusal, match="cannot be built again now") as caught:
+    with pytest.raises(Refusal, match="send this again") as caught:
         rebuilt.try_rules()
     assert caught.value.code == "overloaded", "it is not lost for that"
     monkeypatch.setattr(grammar._checker, "problem_of", compiles)

@@ -21,7 +21,7 @@ from realtime.http.openai.errors import FieldRefusal, error_object
 from realtime.http.openai.requests import CHOICE_LIMIT, MESSAGE_LIMIT, ChatBody, TextBody, read
 from realtime.http.openai.starts import starts
 from realtime.refusal import Refusal
-from realtime.untyped import quick_float
+from realtime.untyped import MOST_VALUES, quick_float
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 LONG = "f" * 100_000
@@ -526,6 +526,18 @@ def test_what_may_be_any_json_is_counted_before_it_is_made(name: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
     finally:
         tracemalloc.stop()
+
+
+def test_what_may_be_any_json_is_counted_in_all_of_a_request_as_in_a_frame() -> None:
+    def asked(floats: int) -> bytes:  # of which each counts as four
+        tool: Any = {"function": {"name": "a", "parameters": {"a": [1.5] * floats}}}
+        named: Any = {"schema": {"a": [1.5] * floats}}
+        answer = {"type": "json_schema", "json_schema": named}
+        return msgspec.json.encode({"messages": MESSAGES, "tools": [tool], "response_format": answer})
+
+    read(ChatBody, asked(MOST_VALUES // 8 - 100))
+    with pytest.raises(FieldRefusal, match=r"^The request has \d+ values"):
+        read(ChatBody, asked(MOST_VALUES // 8 + 100))
 
 
 def test_no_dictionary_is_made_of_many_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

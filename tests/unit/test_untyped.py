@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from realtime.untyped import MOST_VALUES, wrong_keys
+from realtime.untyped import MOST_PASSED, wrong_keys
 
 FEW = [0, 40, -1, 200, -100, 60_000, -20_000, 1 << 20, -(1 << 20), 1 << 40, -(1 << 40), 1.5, True, None]
 SAID: list[Any] = [
@@ -37,7 +37,7 @@ def _anything(chance: random.Random, depth: int) -> Any:
 def test_every_value_is_passed_over_as_a_whole(seed: int) -> None:
     before = [_anything(random.Random(seed), 3), SAID, {"a": {1: "few"}}]
     strings = {str(key): before for key in range(3)} | {str(key): None for key in MANY}
-    assert wrong_keys(msgspec.msgpack.encode([before, strings, [0] * 70_000, before]), 1024) is None
+    assert wrong_keys(msgspec.msgpack.encode([before, strings, [0] * 20_000, before]), 1024) is None
     packed = msgspec.msgpack.encode([before, strings, {"b": MANY}])
     assert wrong_keys(packed, 1024) == "has an object of more than 1024 keys of which one is no string"
 
@@ -50,4 +50,11 @@ def test_what_is_cut_off_is_read_as_far_as_it_goes() -> None:
 
 def test_no_more_is_looked_at_than_a_frame_may_have_values() -> None:
     packed = msgspec.msgpack.encode([{str(key): [b""] * 200 for key in MANY}])
-    assert str(MOST_VALUES) in (wrong_keys(packed, 1024) or "")
+    assert str(MOST_PASSED) in (wrong_keys(packed, 1024) or "")
+
+
+@pytest.mark.parametrize("long", [b"", "a" * 32, msgspec.msgpack.Ext(5, bytes(3)), [0] * 16], ids=type)
+def test_what_takes_longer_to_pass_over_counts_as_more(long: Any) -> None:
+    many = MOST_PASSED // 3 + 1
+    assert wrong_keys(msgspec.msgpack.encode([[]] * (many - 10)), 1024) is None
+    assert str(MOST_PASSED) in (wrong_keys(msgspec.msgpack.encode([long] * many), 1024) or "")

@@ -217,10 +217,11 @@ def _refuse_unknown(kind: type[Body], asked: dict[str, Raw]) -> None:
 
 
 def _check_values(asked: dict[str, Raw]) -> None:
-    for name, value in asked.items():
-        values = 0 if name in ("messages", "prompt") else most_values(bytes(value), text=True)
-        if values > MOST_VALUES:
-            raise FieldRefusal(name, f"`{name}` {too_many(values)}.")
+    counted = {name: bytes(value) for name, value in asked.items() if name not in ("messages", "prompt")}
+    values = most_values(b",".join(counted.values()), text=True)
+    if values > MOST_VALUES:
+        longest = max(counted, key=lambda name: len(counted[name]))
+        raise FieldRefusal(longest, f"The request {too_many(values)}.")
 
 
 def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
