@@ -119,6 +119,10 @@ class Prompts:
         self._closed_to.clear()
         self.queued.rejoin()
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
     def open(self) -> None:
         """There may be room."""
         self._closed = False

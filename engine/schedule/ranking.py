@@ -80,11 +80,20 @@ class Ranking:
         entry = self._chunks[0][0]
         return entry >> STREAM_BITS, self._filed[entry & STREAM][1]
 
-    def before(self, end: int) -> Iterator[Sequence]:
-        """Those with a smaller number, smallest first."""
+    @property
+    def sequences(self) -> list[Sequence]:
+        """In no order."""
+        return [sequence for _, sequence in self._filed.values()]
+
+    def before(self, end: int, since: int | None = None) -> Iterator[Sequence]:
+        """Those with a smaller number, but not smaller than `since`; smallest first."""
         behind, filed = end << STREAM_BITS, self._filed
-        for chunk in self._chunks:
-            for entry in chunk:
+        at, least = 0, None
+        if since is not None:
+            least = since << STREAM_BITS
+            at = bisect_left(self._lasts, least)
+        for chunk in self._chunks[at:]:
+            for entry in chunk if least is None else chunk[bisect_left(chunk, least) :]:
                 if entry >= behind:
                     return
                 yield filed[entry & STREAM][1]

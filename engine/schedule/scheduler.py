@@ -9,8 +9,8 @@ number of steps, so that everything it promises can be tested without them:
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
-- memory is taken from those who are not running before anyone who runs, only from a lower rank, and never in
-  vain;
+- memory is taken from those who are not running before anyone who runs, only from a lower rank or from a
+  tenant that has clearly more, and never in vain;
 - a prompt that begins like one that is being computed waits for what both have in common.
 
 Where a sequence stands follows from its numbers: `update_ready` files it there after every change of them.
@@ -25,6 +25,7 @@ from operator import itemgetter
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.closed_line import ClosedLine
 from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
@@ -37,7 +38,7 @@ DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that a
 # Blocks that a step looks for in the cache, and then for no further prompt: a millisecond. To begin with one
 # takes as long as so many.
 MOST_LOOKUPS, BEGIN_LOOKUPS = 512, 16
-VAIN_LOOKUPS = 64  # in each step, for who lacks what its own tenant holds: after more it looks again later
+VAIN_LOOKUPS = 64  # in each step, for all who let others pass: who looked for more looks again later
 
 
 class Scheduler:
@@ -81,9 +82,9 @@ class Scheduler:
         self._holders = Holders(cache)
         self._loads: list[Load] = []  # for the next batch
         self._fence = False
-        self._awaits_own: dict[
-            int, int
-        ] = {}  # tenants whose prompts wait for their own memory, to which step
+        self._line = ClosedLine()  # for memory
+        self._lacking: dict[int, Sequence] = {}  # by tenant: who stood first there, and found too little
+        self._let_pass: dict[int, int] = {}  # tenants whose prompts let others pass, until which step
         self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
         # Of the step that is being planned:
         self._picked: list[Sequence] = []  # had their turn, and stand in no line meanwhile
@@ -93,6 +94,7 @@ class Scheduler:
         self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
         self._lookups = 0  # blocks that were looked for in the cache
+        self._tried: dict[int, int] = {}  # by stream: looks of who found too little before its turn
         self._most: int | None = None  # rows and drafts beside other tenants'; 0 if no more are to be had
         self._few_alone = False  # rows of whoever has the fewest, and nothing else
         self._row_limit = batch_rows  # with those of prompts
@@ -233,13 +235,14 @@ class Scheduler:
         self._short.clear()
         self._begun.clear()
         self._lookups = 0
+        self._tried.clear()
         self._decoding.begin_step()
         self._prompts.begin_step()
-        for tenant, until in list(self._awaits_own.items()):
+        for tenant, until in list(self._let_pass.items()):
             if self.steps < until:
                 self._prompts.close_to(tenant)
             else:
-                del self._awaits_own[tenant]
+                del self._let_pass[tenant]
         self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
 
     def _end_step(self, batch: Batch) -> None:
@@ -313,8 +316,10 @@ class Scheduler:
     # -- prompts ---------------------------------------------------------------------------------
 
     def _admit_urgent(self, batch: Batch) -> None:
-        """Admit those that rank above one that decodes, at the cost of its memory: they need not wait for its
-        end."""
+        """Admit those that rank above one that decodes, or whose tenant has less memory, at the cost of its:
+        they need not wait for its end."""
+        if self._decoding:
+            self._admit_lacking(batch)
         if not self._decoding:
             return
         lowest, tokens = self._decoding.priorities[0], self.step_tokens
@@ -322,6 +327,16 @@ class Scheduler:
             self._admit(batch, sequence)
             self._file_again(sequence)
             tokens -= max(1, sequence.num_to_compute)
+
+    def _admit_lacking(self, batch: Batch) -> None:
+        """Before others have rows, which they keep in this step."""
+        for tenant, first in list(self._lacking.items()):
+            if first not in self._prompts.queued or not self._holders.has_beside(tenant):
+                del self._lacking[tenant]
+            elif tenant not in self._let_pass and not self._prompts.closed:
+                del self._lacking[tenant]
+                self._admit(batch, first, in_line=False)
+                self._file_again(first)
 
     def _most_prompt_tokens(self, batch: Batch, left: int) -> int:
         """In a step that has room for so many."""
@@ -428,19 +443,24 @@ class Scheduler:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def _admit(self, batch: Batch, sequence: Sequence) -> bool:
+    def _admit(self, batch: Batch, sequence: Sequence, *, in_line: bool = True) -> bool:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
-        nobody computes already what it begins with."""
+        nobody computes already what it begins with. `in_line`: it is its turn."""
+        if sequence.stream in self._tried and not self._evicted:  # it would find no more than a moment ago
+            self._let_nobody_overtake(sequence, self._tried[sequence.stream])
+            return False
         self.cache.match_prefix(sequence)
         lookups = BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
         self._lookups += lookups
-        if self._much_looked_up:
+        if self._much_looked_up and in_line:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
             self.cache.release(sequence)
-            if not follows:
+            if not follows and in_line:
                 self._let_nobody_overtake(sequence, lookups)
+            elif not follows:
+                self._tried[sequence.stream] = lookups
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -455,17 +475,27 @@ class Scheduler:
 
     def _let_nobody_overtake(self, sequence: Sequence, lookups: int) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.
-        Where its own tenant's streams hold what it lacks, others wait neither for these nor for its looks."""
+        But others wait neither for what its own tenant's streams hold, nor in vain, nor for its looks."""
+        self._lacking[sequence.tenant] = sequence
         lacks = sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - self.cache.blocks.available
-        for other in self.sequences.values():
-            if other.tenant == sequence.tenant:
-                lacks -= len(other.held_blocks)
-            if lacks <= 0:
-                self._prompts.close_to(sequence.tenant)
-                sequence.last_served = self.steps  # it had its turn: nor is it due before them
-                self._awaits_own[sequence.tenant] = self.steps + 1 + lookups // VAIN_LOOKUPS
-                return
-        self._prompts.close()
+        if not self._hold(sequence.tenant, lacks) and self._line.close(
+            self.steps, self.cache.blocks.available
+        ):
+            self._prompts.close()
+            return
+        self._prompts.close_to(sequence.tenant)
+        sequence.last_served = self.steps  # it had its turn: nor is it due before them
+        several = lookups * (1 + len(self._let_pass))
+        self._let_pass[sequence.tenant] = self.steps + 1 + several // VAIN_LOOKUPS
+
+    def _hold(self, tenant: int, blocks: int) -> bool:
+        """Whether streams of this tenant hold so many."""
+        for one in self.sequences.values():
+            if one.tenant == tenant:
+                blocks -= len(one.held_blocks)
+            if blocks <= 0:
+                return True
+        return False
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,

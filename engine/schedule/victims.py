@@ -1,8 +1,9 @@
 """Victim selection: whose blocks are taken when another sequence needs memory.
 
-Idle holders lose them first, those with the least claim before others; then, of those who run, the last that
-ranks behind. An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below
-its equals' at once, while one that waits for credit is as good as running for that long.
+Idle holders lose them first, those with the least claim before others; then, of those who run, those of a
+lower priority, and of one priority the last to come of a tenant that has more memory, or of the claimant's.
+An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below its equals' at
+once, while one that waits for credit is as good as running for that long.
 
 Nothing is taken in vain: either enough can be had, or nobody loses anything; and whoever is not needed for it
 keeps what it has.
@@ -18,22 +19,26 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.holdings import Holdings
 from engine.schedule.ranking import Ranking
+from engine.schedule.released import Given, Released
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 
 NEWEST = 1 << 62  # a stream that came after all others
 A_STEP = 64  # holders that may be looked at in vain in each: who looked at more looks again so much later
+MORE = 1.25  # times as much memory, which a tenant has that gives some to another
+MOST_IN_VAIN = 256  # searches that are remembered, but for those that would still be
 
 
 class InVain(NamedTuple):
-    """A search for so many blocks found too few. Until that step it would again, for whoever may take from no
-    more than the claimant of this rank."""
+    """A search for so many blocks found too few. Until that step it would again, for whoever of this tenant
+    may take from no more than the claimant of this rank; or as long as nobody holds something else."""
 
     rank: int
     blocks: int
-    step: int
     until: int
+    changes: int
 
 
 class Holders:
@@ -45,12 +50,14 @@ class Holders:
         self._idle_blocks = 0  # in the tables of the idle: no more can be had of them
         self._held: dict[int, int] = {}  # by stream, of each of those
         self._all = Ranking()  # by rank
-        self._in_vain: InVain | None = None  # the last search that was
-        self._changed = False  # whether anybody holds something else since
+        self._tenants = Counter[int]()  # of all of them
+        self._holdings: tuple[int, Holdings] | None = None  # in a step
+        self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
+        self._changes = 0  # times that somebody may hold something else
 
     def file(self, sequence: Sequence) -> None:
         """After anything that may have changed whether it holds memory, or is idle."""
-        self._changed = True
+        self._changes += 1
         if sequence.idle:
             self._idle.put(sequence, claim(sequence))
             held = len(sequence.held_blocks)
@@ -59,63 +66,163 @@ class Holders:
         else:
             self._discard_idle([sequence])
         if sequence.blocks:
+            self._tenants[sequence.tenant] += sequence not in self._all
             self._all.put(sequence, rank(sequence.priority, sequence.stream))
         else:
-            self._all.discard([sequence])
+            self._discard([sequence])
 
     def discard(self, sequences: list[Sequence]) -> None:
         """They hold no memory."""
-        self._changed = True
+        self._changes += 1
         self._discard_idle(sequences)
+        self._discard(sequences)
+
+    def _discard(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence in self._all:
+                self._tenants[sequence.tenant] -= 1
+                if not self._tenants[sequence.tenant]:
+                    del self._tenants[sequence.tenant]
         self._all.discard(sequences)
 
     def _discard_idle(self, sequences: list[Sequence]) -> None:
         self._idle.discard(sequences)
         self._idle_blocks -= sum(self._held.pop(sequence.stream, 0) for sequence in sequences)
 
+    def has_beside(self, tenant: int) -> bool:
+        """Whether another holds memory."""
+        return len(self._tenants) > (tenant in self._tenants)
+
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
         """Those who are to lose their memory so that the claimant may have so many blocks; nobody where so
         many are not to be had. `running` are streams that have a row already."""
-        claims = self._rank_of(claimant)
-        if self._would_be_in_vain(claims, blocks, step):
+        if self._would_be_in_vain(claimant, blocks, step):
             return []
-        if blocks > self._idle_blocks and next(self._behind(claimant), None) is None:
+        some = self.has_beside(claimant.tenant) or next(self._behind(claimant), None) is not None
+        if blocks > self._idle_blocks and not some:
             return []
         released = Released(self._cache.blocks.refs)
         taken: list[tuple[Sequence, list[Given]]] = []
-        for holder in self._in_order(claimant, step, running):
+        for holder in self._in_order(claimant, blocks, step, running):
             taken.append((holder, released.add(holder.held_tables)))
             if released.free >= blocks:
-                return [one for one, its in taken if not released.spare(its, blocks)]
-        self._in_vain = InVain(claims, blocks, step, step + len(taken) // A_STEP)
-        self._changed = False
+                needed = [(one, its) for one, its in taken if not released.spare(its, blocks)]
+                self._note(claimant, blocks, step, needed)
+                return [one for one, _ in needed]
+        self._remember_in_vain(claimant, blocks, step, len(taken) + self._looked_in(step))
         return []
 
-    def _would_be_in_vain(self, claims: int, blocks: int, step: int) -> bool:
-        """As it was for whoever may take more, in this step or lately."""
-        last = self._in_vain
-        if last is None or claims > last.rank or blocks < last.blocks:
-            return False
-        return step < last.until or (step == last.step and not self._changed)
+    # -- in vain ---------------------------------------------------------------------------------
 
-    def _in_order(self, claimant: Sequence, step: int, running: AbstractSet[int]) -> Iterator[Sequence]:
+    def _would_be_in_vain(self, claimant: Sequence, blocks: int, step: int) -> bool:
+        """As it was for whoever may take more, in this step or lately."""
+        last = self._in_vain.get(claimant.tenant)
+        if last is None or self._rank_of(claimant) > last.rank or blocks < last.blocks:
+            return False
+        return step < last.until or (step == last.until and self._changes == last.changes)
+
+    def _remember_in_vain(self, claimant: Sequence, blocks: int, step: int, looked: int) -> None:
+        if len(self._in_vain) > MOST_IN_VAIN:
+            self._in_vain = {tenant: one for tenant, one in self._in_vain.items() if step <= one.until}
+        until = step + looked // A_STEP
+        self._in_vain[claimant.tenant] = InVain(self._rank_of(claimant), blocks, until, self._changes)
+
+    # -- the order -------------------------------------------------------------------------------
+
+    def _in_order(
+        self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
+    ) -> Iterator[Sequence]:
         within = step + AGING_STEPS * claimant.priority
         yield from self._idle.before(within + 1)
-        for holder in self._behind(claimant):
+
+        def left(holder: Sequence) -> bool:
             # Whoever waits for its own blocks to be loaded keeps them: what was taken meanwhile would be
             # there too late, and for nobody.
             seen = holder in self._idle and self._idle.key(holder) <= within
-            if not seen and holder.stream not in running and not holder.pending_load:
-                yield holder
+            return not seen and holder.stream not in running and not holder.pending_load
+
+        yield from filter(left, self._all.before(rank(claimant.priority, NEWEST)))
+        others = dict[int, list[Sequence]]()
+        if self.has_beside(claimant.tenant):
+            for holder in filter(left, self._equals(claimant)):
+                others.setdefault(holder.tenant, []).append(holder)
+            others.pop(claimant.tenant, None)
+            yield from self._of_who_has_more(claimant, blocks, step, others)
+        if claimant in self._all:
+            later = self._all.before(self._rank_of(claimant), since=rank(claimant.priority, NEWEST))
+            yield from (one for one in later if one.tenant == claimant.tenant and left(one))
+            if others:
+                yield from self._as_a_last_resort(claimant, step, others)
+
+    def _of_who_has_more(
+        self, claimant: Sequence, blocks: int, step: int, others: dict[int, list[Sequence]]
+    ) -> Iterator[Sequence]:
+        """Of those equals, from the tenant that has most, who came last: as long as it still has clearly more
+        than the claimant's will have. Tenants that have about as much take nothing from one another."""
+        holdings, least = self._holdings_in(step), MORE * self._will_have(claimant, blocks, step)
+        has = {tenant: holdings.of(tenant) for tenant in others if holdings.may_have(tenant, least)}
+        last_first = {tenant: iter(others[tenant][:]) for tenant in has}
+        while has:
+            tenant = max(has, key=has.__getitem__)
+            for holder in last_first[tenant]:
+                if has[tenant] - len(holder.held_blocks) >= least:
+                    others[tenant].remove(holder)
+                    has[tenant] -= len(holder.held_blocks)
+                    yield holder
+                    break
+            else:
+                del has[tenant]
+
+    def _as_a_last_resort(
+        self, claimant: Sequence, step: int, others: dict[int, list[Sequence]]
+    ) -> Iterator[Sequence]:
+        """It runs, and is the last of its tenant: somebody has to go on. Whose tenant has less does, of
+        tenants that have as much whoever came first."""
+        holdings = self._holdings_in(step)
+        own = holdings.of(claimant.tenant), claimant.stream
+        for tenant in sorted(others, key=holdings.of, reverse=True):
+            yield from (one for one in others[tenant] if (holdings.of(tenant), one.stream) > own)
+
+    def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
+        """The last to come first."""
+        return self._all.before(rank(claimant.priority, -1), since=rank(claimant.priority, NEWEST))
 
     def _behind(self, claimant: Sequence) -> Iterator[Sequence]:
-        """A newcomer is behind all of its equals; of those who run, each is behind those who came before."""
+        """A newcomer is behind all of its tenant's equals; of those who run, each is behind those who came
+        before."""
         return self._all.before(self._rank_of(claimant))
 
     def _rank_of(self, claimant: Sequence) -> int:
         return rank(claimant.priority, claimant.stream if claimant in self._all else NEWEST)
+
+    # -- what tenants have -----------------------------------------------------------------------
+
+    def _holdings_in(self, step: int) -> Holdings:
+        if self._holdings is None or self._holdings[0] != step:
+            self._holdings = step, Holdings(self._all.sequences, self._cache.blocks.refs)
+        return self._holdings[1]
+
+    def _looked_in(self, step: int) -> int:
+        """How many holders, or as much work, for what tenants have."""
+        if self._holdings is None or self._holdings[0] != step:
+            return 0
+        return len(self._all) + self._holdings[1].looked // A_STEP
+
+    def _will_have(self, claimant: Sequence, blocks: int, step: int) -> int:
+        """How many its tenant does, once it has so many that are to be taken."""
+        brings = 0 if claimant in self._all else len(claimant.held_blocks)
+        return self._holdings_in(step).of(claimant.tenant) + brings + self._cache.blocks.available + blocks
+
+    def _note(
+        self, claimant: Sequence, blocks: int, step: int, taken: list[tuple[Sequence, list[Given]]]
+    ) -> None:
+        """What is taken, for who looks in the same step."""
+        if self._holdings is not None and self._holdings[0] == step:
+            self._holdings[1].change(claimant.tenant, blocks + self._cache.blocks.available)
+            for one, its in taken:
+                self._holdings[1].change(one.tenant, -sum(given.count for given in its))
 
     def audit(self, sequences: list[Sequence]) -> None:
         """Raise unless all are filed as they are."""
@@ -125,6 +232,7 @@ class Holders:
             assert not sequence.idle or self._idle.key(sequence) == claim(sequence)
         held = [len(sequence.held_blocks) for sequence in sequences if sequence.idle]
         assert self._idle_blocks == sum(held)
+        assert self._tenants == Counter(sequence.tenant for sequence in sequences if sequence.blocks)
 
 
 def claim(sequence: Sequence) -> int:
@@ -135,133 +243,3 @@ def claim(sequence: Sequence) -> int:
 def rank(priority: int, stream: int) -> int:
     """The lowest priority first, of one priority the last to come."""
     return 2 * NEWEST * priority - stream
-
-
-class Rest:
-    """What may not come free of tables that are given up, and are the same there: from its first block up to
-    its end. All before and behind that comes free."""
-
-    __slots__ = ("_joined", "blocks", "end", "first", "met", "tables")
-
-    def __init__(self, blocks: list[int]) -> None:
-        self.blocks = blocks
-        self.first, self.end = 0, len(blocks)
-        self.tables = 1
-        self.met: tuple[int, ...] = ()  # blocks that were its first or last, and that others hold too
-        self._joined: Rest | None = None
-
-    def __len__(self) -> int:
-        return self.end - self.first
-
-    @property
-    def now(self) -> Rest:
-        """It, or what it is one with by now."""
-        rest = self
-        while rest._joined is not None:
-            rest = rest._joined
-        return rest
-
-    def pass_by(self, number: int) -> None:
-        """Its first, or its last, comes free."""
-        if self.blocks[self.first] == number:
-            self.first += 1
-        else:
-            self.end -= 1
-
-    def join(self, other: Rest) -> bool:
-        """Be one with it, if both are the same."""
-        place = slice(self.first, self.end)
-        same = (self.first, self.end) == (other.first, other.end) and self.blocks[place] == other.blocks[
-            place
-        ]
-        if same:
-            self._joined = other
-            other.tables += self.tables
-        return same
-
-
-class Given:
-    """A table that is given up."""
-
-    __slots__ = ("_blocks", "rest")
-
-    def __init__(self, blocks: list[int]) -> None:
-        self._blocks = blocks
-        self.rest = Rest(blocks)
-
-    @property
-    def count(self) -> int:
-        """Of its blocks, those that come free."""
-        return len(self._blocks) - len(self.rest.now)
-
-    @property
-    def free(self) -> list[int]:
-        rest = self.rest.now
-        return self._blocks[: rest.first] + self._blocks[rest.end :]
-
-
-class Released:
-    """What would come free if some sequences released their tables: a shared block, once all of them do.
-
-    What tables share lies together: what they begin with, or where a window slides what both still hold. So
-    each is looked at from both sides, as far as it comes free: what many share is not looked at once for each
-    of them. What lies between two shared ones, as where two have computed the same at once, is not found.
-    """
-
-    def __init__(self, refs: list[int]) -> None:
-        self._refs = refs
-        self._met: dict[int, list[Rest]] = {}  # by shared block: those that it is the first or the last of
-        self._given = Counter[int]()  # and of how many tables
-        self._kept: set[int] = set()  # shared blocks of those that were left out
-        self.free = 0
-
-    def add(self, tables: list[list[int]]) -> list[Given]:
-        """Those of one more."""
-        given = [Given(table) for table in tables]
-        for one in given:
-            self._look([one.rest])
-        return given
-
-    def _look(self, going_on: list[Rest]) -> None:
-        while going_on:
-            rest = going_on.pop()
-            self._pass_own(rest)
-            for number in (rest.blocks[rest.end - 1], rest.blocks[rest.first]) if rest else ():
-                if number in rest.met:
-                    continue
-                rest.met += (number,)
-                self._met.setdefault(number, []).append(rest)
-                self._given[number] += rest.tables
-                if self._given[number] == self._refs[number]:
-                    going_on += self._pass_shared(number)
-
-    def _pass_own(self, rest: Rest) -> None:
-        """What nobody holds but these tables."""
-        refs, blocks, tables, met = self._refs, rest.blocks, rest.tables, rest.met
-        first, end = rest.first, rest.end
-        while first < end and refs[blocks[end - 1]] == tables and blocks[end - 1] not in met:
-            end -= 1
-        while first < end and refs[blocks[first]] == tables and blocks[first] not in met:
-            first += 1
-        self.free += len(rest) - (end - first)
-        rest.first, rest.end = first, end
-
-    def _pass_shared(self, number: int) -> list[Rest]:
-        """All who hold it give it up; returns those to be looked at further, as few as they come to."""
-        self.free += 1
-        one, *others = dict.fromkeys(rest.now for rest in self._met.pop(number))
-        for rest in (one, *others):
-            rest.pass_by(number)
-        return [one, *(rest for rest in others if not rest.join(one))]
-
-    def spare(self, given: list[Given], enough: int) -> bool:
-        """Leave one out, who has these, if enough come free without it."""
-        kept, count = self._kept, sum(one.count for one in given)
-        if kept:
-            count = sum(number not in kept for one in given for number in one.free)
-        if self.free - count < enough:
-            return False
-        self.free -= count
-        if count:
-            kept.update(number for one in given for number in one.free if self._refs[number] > 1)
-        return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import DUE_SHARE, Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
+from engine.schedule.victims import MORE
 from tests.fakes.instant_steps import InstantSteps
 
 BLOCK, CONTEXT = 4, 64
@@ -187,16 +189,10 @@ class Mix:
     def _checked_victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
+        self.scheduler._holders._holdings = None  # what tenants have by now, and not as the step began
         victims = self._victims(claimant, blocks, step, running)
-        may = [
-            one
-            for one in self.scheduler.sequences.values()
-            if one is not claimant
-            and one.blocks
-            and one.stream not in running
-            and self._behind(one, claimant)
-        ]
-        assert set(victims) <= set(may), "only from those that rank behind"
+        may = self._may_lose(claimant, blocks, running)
+        assert set(victims) <= set(may), "only from those that rank behind, or whose tenant has more"
         if victims:
             assert self._freed(victims) >= blocks, "nothing is taken in vain"
             for one in victims:
@@ -217,6 +213,44 @@ class Mix:
             free.difference_update(one.blocks[held[0] : held[-1]] if held else ())
         return len(free)
 
+    def _may_lose(self, claimant: Sequence, blocks: int, running: AbstractSet[int]) -> list[Sequence]:
+        holders = [
+            one
+            for one in self.scheduler.sequences.values()
+            if one is not claimant and one.blocks and one.stream not in running
+        ]
+        behind = [one for one in holders if self._behind(one, claimant)]
+        others = [
+            one
+            for one in holders
+            if one not in behind and one.priority == claimant.priority and one.tenant != claimant.tenant
+        ]
+        others.sort(key=lambda one: -one.stream)
+        has = {one.tenant: self._has(one.tenant) for one in others}
+        runs = claimant in self.scheduler._holders._all
+        newly = () if runs else (claimant,)
+        own = self._has(claimant.tenant, newly)
+        available = self.cache.free + self.cache.cached
+        least = MORE * (own + sum(len(one.blocks) for one in newly) + available + blocks)
+        left, more = dict(has), list[Sequence]()
+        while tenants := [one for one, count in left.items() if count > least]:
+            tenant = max(tenants, key=lambda one: left[one])
+            rest = (one for one in others if one.tenant == tenant and one not in more)
+            one = next((one for one in rest if left[tenant] - len(one.blocks) >= least), None)
+            if one is None:
+                del left[tenant]
+            else:
+                more.append(one)
+                left[tenant] -= len(one.blocks)
+        self.happened["of who has more"] += bool(more)
+        last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
+        return [*behind, *more, *(last if runs else ())]
+
+    def _has(self, tenant: int, without: Several[Sequence] = ()) -> int:
+        """Blocks that nobody else holds."""
+        sequences = self.scheduler.sequences.values()
+        return self._freed([one for one in sequences if one.tenant == tenant and one not in without])
+
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:
             levels = holder.priority - claimant.priority + (0 if holder.paused else 1)
@@ -224,5 +258,6 @@ class Mix:
                 return True
         if holder.priority != claimant.priority:
             return holder.priority < claimant.priority
-        # Of equals, only from those that came later, and only for one that runs: a newcomer waits.
-        return claimant in self.scheduler._holders._all and holder.stream > claimant.stream
+        # Of its tenant's equals, only those that came later, and only for one that runs: a newcomer waits.
+        runs = claimant in self.scheduler._holders._all
+        return runs and holder.tenant == claimant.tenant and holder.stream > claimant.stream

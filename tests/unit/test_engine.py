@@ -49,7 +49,7 @@ def test_memory_that_is_taken_behind_forced_tokens_is_told_behind_them() -> None
     driver = Driver(engine_of(TOY, replace(TIGHT, retry=False)))  # so that it waits for grammars
     forced = api.Sampling(grammar=grammar(Grammar(regex="(a|b)cdef(g|h)")), max_tokens=30)
     driver.settle(api.Submit(1, TEXT[:32], greedy(20), credit=5))
-    driver.settle(api.Submit(2, TEXT[:24], forced, credit=0, tenant=1))
+    driver.settle(api.Submit(2, TEXT[:24], forced, credit=0, tenant=1, priority=-1))
     driver.send(api.Grant(2, 1000))
     driver.step()
     driver.send(api.Grant(1, 1000))

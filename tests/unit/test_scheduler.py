@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from engine.api import Sampling
-from engine.schedule.scheduler import BEGIN_LOOKUPS, MOST_LOOKUPS
+from engine.schedule.closed_line import IN_VAIN, ClosedLine
+from engine.schedule.scheduler import BEGIN_LOOKUPS, MOST_LOOKUPS, VAIN_LOOKUPS
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, rows, streams, turns
@@ -201,6 +204,33 @@ def test_it_does_where_others_hold_it() -> None:
     driver.scheduler.remove(holder)
     driver.step()
     assert large.blocks
+
+
+def test_but_not_for_long_where_nothing_comes_free_of_what_they_hold() -> None:
+    driver = SchedulerDriver(blocks=900, step_tokens=64)
+    (holder,) = driver.decoding(1, tokens=2000, tenant=1, priority=1)
+    large = driver.add(2, tokens=2100, tenant=3, priority=1)
+    small = driver.add(3, tokens=5, tenant=2, priority=1)
+    driver.steps(IN_VAIN - 1)
+    assert not small.blocks
+    driver.steps(3)
+    assert small.num_outputs
+    assert not large.blocks
+    driver.scheduler.remove(holder)
+    driver.steps(2100 // BLOCK // VAIN_LOOKUPS * 2 + 2)
+    assert large.blocks
+
+
+def test_the_line_is_closed_while_something_comes_free_and_else_open_now_and_then() -> None:
+    line = ClosedLine()
+    free = 0
+    for step in range(10 * IN_VAIN):
+        free += not step % (IN_VAIN - 1)
+        assert line.close(step, free)
+    closed = [line.close(step, free) for step in range(10 * IN_VAIN, 18 * IN_VAIN)]
+    changes = [at for at, (one, then) in enumerate(pairwise(closed)) if one != then]
+    assert {later - at for at, later in pairwise(changes)} == {IN_VAIN}
+    assert line.close(30 * IN_VAIN, 1), "nobody was first in line since"
 
 
 def test_idle_holders_lose_their_memory_first_and_the_longest_idle_before_others() -> None:

@@ -12,6 +12,7 @@ from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.ranking import MOST, Ranking
+from engine.schedule.released import Given, Released
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
@@ -176,13 +177,13 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        add = victims.Released.add
+        add = Released.add
 
-        def counted(released: victims.Released, tables: list[list[int]]) -> list[victims.Given]:
+        def counted(released: Released, tables: list[list[int]]) -> list[Given]:
             self.count += 1
             return add(released, tables)
 
-        monkeypatch.setattr(victims.Released, "add", counted)
+        monkeypatch.setattr(Released, "add", counted)
 
 
 def test_who_looked_at_many_in_vain_looks_again_later_and_not_at_every_step(
@@ -239,7 +240,7 @@ def test_what_comes_free_is_known_without_a_look_at_all_that_many_share() -> Non
 
     tables = [[*range(1000), 1000 + at] for at in range(100)]
     refs = Refs([101] * 1000 + [1] * 100)
-    released = victims.Released(refs)
+    released = Released(refs)
     for table in tables:
         released.add([table])
     assert released.free == 100, "somebody else has what they begin with"
@@ -260,7 +261,7 @@ def test_what_comes_free_is_what_nobody_else_holds_whoever_shares_what() -> None
                 shares = shares[dice.randrange(len(shares) + 1) :]
             tables.append([*shares, *(next(numbers) for _ in range(dice.randrange(5)))])
         held = Counter(number for table in tables for number in table)
-        released = victims.Released([held[number] for number in range(10_000)])
+        released = Released([held[number] for number in range(10_000)])
         given = dice.sample(tables, dice.randrange(1, len(tables) + 1))
         its = [released.add([table]) for table in given]
         assert released.free == len(only_in(given, held))
@@ -275,6 +276,72 @@ def only_in(tables: list[list[int]], held: Counter[int]) -> set[int]:
 
 
 # -- who is told -----------------------------------------------------------------------------------
+
+
+# -- whose memory is taken: tenants ----------------------------------------------------------------
+
+
+def full_of_one_tenant(credit: int = 10_000) -> tuple[SchedulerDriver, list[Sequence]]:
+    """Eight streams of a tenant, each with 12 blocks of a hundred."""
+    driver = SchedulerDriver(blocks=100, step_tokens=64, batch_rows=32)
+    crowd = [driver.add(stream, 44, tenant=1, credit=credit) for stream in range(1, 9)]
+    while not all(one.num_outputs for one in crowd):
+        driver.step()
+    return driver, crowd
+
+
+def test_who_has_less_takes_from_the_last_to_come_of_a_tenant_that_has_more() -> None:
+    driver, crowd = full_of_one_tenant()
+    small = driver.add(20, 30, tenant=2)
+    driver.steps(3)
+    assert small.num_outputs
+    assert [one.stream for one in crowd if one.evicted] == [8]
+
+
+def test_but_not_what_would_leave_it_with_hardly_more_than_oneself() -> None:
+    driver, crowd = full_of_one_tenant()
+    large = driver.add(20, 4 * 45, tenant=2)
+    driver.steps(2)
+    assert not large.blocks
+    assert not any(one.evicted for one in crowd)
+    driver.scheduler.remove(large)
+    less = driver.add(21, 4 * 30, tenant=3)
+    driver.steps(2)
+    assert less.blocks
+    assert [one.stream for one in crowd if one.evicted] == [6, 7, 8]
+
+
+def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
+    driver, crowd = full_of_one_tenant()
+    small = driver.add(20, 30, tenant=2)
+    driver.steps(3)
+    driver.steps(200)
+    assert small.num_outputs > 190, "though it grows"
+    assert not small.preempted
+    assert crowd[0].num_outputs > 150, "who came first keeps what is left to its tenant"
+
+
+def test_slow_readers_hold_no_memory_against_a_tenant_that_has_less() -> None:
+    driver, crowd = full_of_one_tenant(credit=1)
+    smalls = list[Sequence]()
+    for step in range(AGING_STEPS):
+        if not step % 10:
+            for one in crowd:
+                one.credit += 1
+                driver.scheduler.update_ready(one)
+        if not step % 5:
+            smalls.append(driver.add(20 + step, 9, tenant=2, credit=3))
+        driver.step()
+        for one in [one for one in smalls if one.num_outputs == 3 and one.blocks]:
+            driver.scheduler.remove(one)
+    assert all(one.num_outputs for one in smalls[:-1])
+
+
+def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
+    driver = SchedulerDriver(blocks=20, step_tokens=64, batch_rows=32)
+    driver.decoding(1, tokens=30, tenant=1)
+    driver.decoding(2, tokens=30, tenant=2)
+    assert all(batch.rows for batch in driver.steps(40))
 
 
 def test_whoever_lost_its_memory_while_idle_is_told_when_that_keeps_it_from_going_on() -> None:

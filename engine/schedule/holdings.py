@@ -1,0 +1,42 @@
+"""Holdings: how much memory each tenant has that nobody else holds, in the step that is being planned.
+
+What streams of one tenant share counts once. It knows who holds which blocks, and takes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from engine.schedule.released import Released
+from engine.schedule.sequence import Sequence
+
+
+class Holdings:
+    def __init__(self, holders: Iterable[Sequence], refs: list[int]) -> None:
+        """`refs`: how many hold each block."""
+        self._refs = refs
+        self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
+        for one in holders:
+            self._holders[one.tenant].append(one)
+        self._blocks: dict[int, int] = {}  # of those who were asked for
+        self.looked = 0  # at blocks
+
+    def may_have(self, tenant: int, more_than: float) -> bool:
+        """Known without a look at its blocks."""
+        held = (len(table) for one in self._holders.get(tenant, ()) for table in one.tables)
+        return sum(held) > more_than
+
+    def of(self, tenant: int) -> int:
+        blocks = self._blocks.get(tenant)
+        if blocks is None:
+            released = Released(self._refs)
+            for one in self._holders.get(tenant, ()):
+                released.add(one.held_tables)
+            blocks = self._blocks[tenant] = released.free
+            self.looked += blocks
+        return blocks
+
+    def change(self, tenant: int, blocks: int) -> None:
+        """It has so many more, or fewer."""
+        self._blocks[tenant] = self.of(tenant) + blocks
