@@ -18,6 +18,7 @@ import { subprotocols } from "./url.js";
  * @typedef {object} Socket What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
  * @property {(text: string) => void} send
  * @property {(code?: number) => void} close
+ * @property {number} [bufferedAmount] bytes that wait to be sent
  * @property {(type: any, listener: (event: any) => void) => void} addEventListener
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */

@@ -8,6 +8,7 @@
 /**
  * @typedef {object} LivenessCallbacks
  * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
+ * @property {() => number} unsent how much waits to be sent: where that becomes less, the server takes it
  * @property {() => void} ping ask for a sign of life
  * @property {() => void} dead there was none
  */
@@ -40,10 +41,14 @@ export class LivenessCheck {
  * @param {number} silenceMs 0: do not
  * @param {LivenessCallbacks} callbacks
  */
-export function watchLiveness(silenceMs, { awaiting, ping, dead }) {
+export function watchLiveness(silenceMs, { awaiting, unsent, ping, dead }) {
   if (!silenceMs) return { receive: () => {}, stop: () => {} };
   const check = new LivenessCheck();
+  let left = 0;
   const tick = () => {
+    const before = left;
+    left = unsent();
+    if (left < before) check.receive(); // a ping waits behind it, for minutes where a line is slow
     const verdict = check.tick(awaiting());
     if (verdict === "ping") ping();
     if (verdict === "dead") dead();

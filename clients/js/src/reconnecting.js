@@ -15,7 +15,8 @@ import { retry } from "./retry-loop.js";
 const GOING_AWAY = 1001; // RFC 6455, 7.4.1
 
 /** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
-/** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */
+/** @typedef {{send(text: string): void, close(code?: number): void, readonly bufferedAmount?: number}} Transport A
+ *   socket, as far as it is used here. */
 /** @typedef {{receive(text: string): void, lost(lost: ConnectionLost): void}} TransportEvents What it calls. */
 /** @typedef {(onready: (ready: Ready, transport: Transport) => TransportEvents, signal?: AbortSignal) =>
  *   Promise<void>} Dial */
@@ -117,6 +118,7 @@ export class Reconnecting {
     const { silenceMs } = this.#timeouts;
     const liveness = watchLiveness(silenceMs, {
       awaiting: () => this.#events.awaiting(),
+      unsent: () => transport.bufferedAmount ?? 0,
       ping: () => this.send({ type: "ping" }),
       dead: () => {
         this.#redial(silenceTimedOut(silenceMs));

@@ -9,6 +9,7 @@ const opened = [];
 export class FakeSocket extends EventTarget {
   /** @type {any[]} */ sent = [];
   /** @type {number | undefined | null} */ closedWith = null;
+  bufferedAmount = 0;
 
   /** @param {string} url @param {string[]} [protocols] */
   constructor(url, protocols) {

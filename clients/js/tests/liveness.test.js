@@ -97,6 +97,19 @@ test("a server that gives no sign is left, and its streams go on elsewhere", asy
   assert.equal(client.state, "open", "the old socket's end is no news");
 });
 
+test("a server that takes what it is sent, however slowly, is kept", async (t) => {
+  const fixture = await clocked(t);
+  const { client, socket, tick } = fixture;
+  await running(fixture);
+  for (socket.bufferedAmount = 9; socket.bufferedAmount > 0; socket.bufferedAmount--) {
+    tick();
+    assert.equal(client.state, "open");
+  }
+  socket.bufferedAmount = 9;
+  for (let passed = 0; passed < 4; passed++) tick();
+  assert.equal(client.state, "reconnecting", "and one that takes nothing is not");
+});
+
 test("whoever waits for an answer watches too, and whoever waits for nothing does not", async (t) => {
   const { client, socket, tick } = await clocked(t, { reconnectMs: 0 });
   for (let passed = 0; passed < 9; passed++) tick();

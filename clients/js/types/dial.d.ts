@@ -2,6 +2,7 @@
  * @typedef {object} Socket What is used of a WebSocket: a browser's, Node's, or that of the package `ws`.
  * @property {(text: string) => void} send
  * @property {(code?: number) => void} close
+ * @property {number} [bufferedAmount] bytes that wait to be sent
  * @property {(type: any, listener: (event: any) => void) => void} addEventListener
  */
 /** @typedef {new (url: string, protocols?: string[]) => Socket} SocketClass */
@@ -21,6 +22,10 @@ export function openSession(urls: string[], options: DialOptions, signal?: Abort
 export type Socket = {
     send: (text: string) => void;
     close: (code?: number) => void;
+    /**
+     * bytes that wait to be sent
+     */
+    bufferedAmount?: number | undefined;
     addEventListener: (type: any, listener: (event: any) => void) => void;
 };
 export type SocketClass = new (url: string, protocols?: string[]) => Socket;

@@ -3,7 +3,7 @@
  * @param {number} silenceMs 0: do not
  * @param {LivenessCallbacks} callbacks
  */
-export function watchLiveness(silenceMs: number, { awaiting, ping, dead }: LivenessCallbacks): {
+export function watchLiveness(silenceMs: number, { awaiting, unsent, ping, dead }: LivenessCallbacks): {
     receive: () => void;
     stop: () => void;
 };
@@ -16,6 +16,7 @@ export function watchLiveness(silenceMs: number, { awaiting, ping, dead }: Liven
 /**
  * @typedef {object} LivenessCallbacks
  * @property {() => boolean} awaiting whether anything is awaited: where not, silence is no sign
+ * @property {() => number} unsent how much waits to be sent: where that becomes less, the server takes it
  * @property {() => void} ping ask for a sign of life
  * @property {() => void} dead there was none
  */
@@ -35,6 +36,10 @@ export type LivenessCallbacks = {
      * whether anything is awaited: where not, silence is no sign
      */
     awaiting: () => boolean;
+    /**
+     * how much waits to be sent: where that becomes less, the server takes it
+     */
+    unsent: () => number;
     /**
      * ask for a sign of life
      */

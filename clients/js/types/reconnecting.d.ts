@@ -1,5 +1,6 @@
 /** @typedef {"open" | "reconnecting" | "closed"} ConnectionState */
-/** @typedef {{send(text: string): void, close(code?: number): void}} Transport A socket, as far as it is used here. */
+/** @typedef {{send(text: string): void, close(code?: number): void, readonly bufferedAmount?: number}} Transport A
+ *   socket, as far as it is used here. */
 /** @typedef {{receive(text: string): void, lost(lost: ConnectionLost): void}} TransportEvents What it calls. */
 /** @typedef {(onready: (ready: Ready, transport: Transport) => TransportEvents, signal?: AbortSignal) =>
  *   Promise<void>} Dial */
@@ -36,11 +37,13 @@ export class Reconnecting {
 }
 export type ConnectionState = "open" | "reconnecting" | "closed";
 /**
- * A socket, as far as it is used here.
+ * A
+ *  socket, as far as it is used here.
  */
 export type Transport = {
     send(text: string): void;
     close(code?: number): void;
+    readonly bufferedAmount?: number;
 };
 /**
  * What it calls.
