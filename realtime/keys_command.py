@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from realtime.access.key_file import KeyEntry, KeyFile, KeyFileError, digest, new_key, read, text
-from realtime.tenants.allowance import HIGHEST, LOWEST, Allowance
+from realtime.tenants.allowance import HIGHEST, LOWEST, MOST, Allowance
 
 FILE = "MIDSTREAM_KEYS_FILE"
 LIMITS = (
@@ -226,8 +226,8 @@ def _name(said: str) -> str:
 
 
 def _count(said: str) -> int:
-    if not said.isdecimal() or int(said) < 1:
-        raise ArgumentTypeError(f"it is {said!r}; it must be a whole number of 1 or more")
+    if not re.fullmatch(r"[0-9]{1,13}", said) or not 1 <= int(said) <= MOST:
+        raise ArgumentTypeError(f"it is {said!r}; it must be a whole number from 1 to {MOST}")
     return int(said)
 
 

@@ -14,7 +14,8 @@ from msgspec import Meta, Struct
 LOCAL = "local"  # everybody, while the server has no keys
 LOWEST, HIGHEST = -8, 8  # of a start's `priority`
 
-Count = Annotated[int, Meta(ge=1)]
+MOST = 10**12  # of anything, which is as good as no limit; what has hundreds of digits is no number of ours
+Count = Annotated[int, Meta(ge=1, le=MOST)]
 Priority = Annotated[int, Meta(ge=LOWEST, le=HIGHEST)]
 
 

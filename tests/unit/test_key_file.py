@@ -54,6 +54,15 @@ def test_a_key_is_long_random_and_says_whose_it_is() -> None:
 # -- the command -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("digits", [13, 400])
+def test_a_limit_in_the_file_that_no_number_of_ours_has_is_refused(file: Path, digits: int) -> None:
+    """One of hundreds of digits was taken, and failed whatever it was to limit."""
+    limit = f"[tenants.a]\ntokens_per_minute = {'9' * digits}\n"
+    file.write_text(f'[keys.a]\ntenant = "a"\ndigest = "{DIGEST}"\n{limit}')
+    with pytest.raises(KeyFileError, match="tokens_per_minute"):
+        read(file)
+
+
 def test_add_prints_a_key_once_and_keeps_its_digest(file: Path, capsys: Capture) -> None:
     key = added(file, capsys, "alice")
     assert key not in file.read_text()
@@ -223,7 +232,8 @@ def test_what_is_no_file_is_not_replaced_by_one(file: Path, capsys: Capture) -> 
     ("words", "says"),
     [
         (["add", "al.ice"], "'al.ice' is no name"),
-        (["add", "a", "--max-streams", "0"], "a whole number of 1 or more"),
+        (["add", "a", "--max-streams", "0"], "a whole number from 1 to 1000000000000"),
+        (["add", "a", "--tokens-per-minute", "9" * 5000], "a whole number from 1 to 1000000000000"),
         (["add", "a", "--priority", "9"], "within -8:8"),
         (["add", "a", "--priority", "3:1"], "within -8:8"),
         (["add", "a", "--priority", "high"], "within -8:8"),
