@@ -6,7 +6,7 @@ from __future__ import annotations
 from hashlib import blake2b
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from engine import api
@@ -66,7 +66,7 @@ def keep(
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
     from a record: a fork of one that is not kept, and a budget of seconds, which is spent by one clock."""
     params = opening.params
-    by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
+    by_the_clock = any(guard.budget and guard.budget.seconds is not UNSET for guard in params.guards or ())
     origin = None if parent is None else _origin(parent, opening.context.inherited)
     if frame.on_disconnect == "cancel" or by_the_clock or (frame.fork is not None and origin is None):
         return None

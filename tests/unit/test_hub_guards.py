@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Fork, Guard, Params
+from midstream.protocol import Budget, Credit, Fork, Guard, Params
 from realtime.hub import incoming_news
 from realtime.stream.grants import GUARDED_AHEAD
 from tests.fakes.checking_client import Account, Reader, spelled
@@ -237,3 +237,19 @@ def test_forks_and_parent_go_on_alike_when_their_engine_is_lost(overlap: bool) -
     for account in reader.accounts:
         run_out(server, account)
         assert account.tokens == whole.tokens
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_kept"), [(Budget(tokens=50, calls=9), True), (Budget(seconds=50), False)]
+)
+def test_a_budget_of_seconds_alone_keeps_a_stream_from_being_found_at_another_gateway(
+    budget: Budget, is_kept: bool
+) -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    many = Guard(name="many", do="pause", budget=budget)
+    Reader(server).send(start(params=asked(many), on_disconnect="continue"))
+    server.tick()
+    [stream] = server.hub.streams
+    assert stream.is_kept == is_kept
+    server.check_kept()
+    assert server.adoptions == is_kept
