@@ -253,3 +253,17 @@ def test_a_budget_of_seconds_alone_keeps_a_stream_from_being_found_at_another_ga
     assert stream.is_kept == is_kept
     server.check_kept()
     assert server.adoptions == is_kept
+
+
+def test_a_budget_of_seconds_that_is_put_in_ends_that_too_and_its_engine_hears_so() -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    reader = Reader(server)
+    reader.send(start(params=asked(), on_disconnect="continue"))
+    server.tick()
+    [stream] = server.hub.streams
+    assert stream.is_kept
+    many = Guard(name="many", do="pause", budget=Budget(seconds=50))
+    reader.send(protocol.Adjust(request_id="a", params=Params(guards=[many])))
+    server.tick()
+    kept = server.engines[0].keeping.kept[stream.number]
+    assert (server.hub.streams[0].is_kept, kept.journal.whole) == (False, False)
