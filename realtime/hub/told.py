@@ -85,13 +85,19 @@ def encode_told(told: Told) -> bytes:
     if isinstance(told, protocol.Adjust) and is_by_the_clock(told.params):
         return b""
     if isinstance(told, protocol.Inject):  # what it says is in its tokens; whose results they are, is not
-        inject = replace(told, text=None, messages=_without_text(told.messages), tokens=None)
+        inject = replace(in_tokens(told), text=None, tokens=None)
         return _encode(PutIn(inject, int32(told.tokens or ())))
     return _encode(told)
 
 
-def _without_text(messages: list[Message] | None) -> list[Message] | None:
-    return messages and [Message(role=each.role, tool_call_id=each.tool_call_id) for each in messages]
+def in_tokens(inject: protocol.Inject) -> protocol.Inject:
+    """Whose text has become its tokens: of that nothing is left but that there was one, in whose messages,
+    for it may be much longer than they are, and wait for an engine."""
+    text = inject.text and ""
+    messages = inject.messages and [
+        Message(role=each.role, tool_call_id=each.tool_call_id) for each in inject.messages
+    ]
+    return replace(inject, text=text, messages=messages)
 
 
 def asked_at(told: bytes) -> int:
