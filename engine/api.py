@@ -166,7 +166,7 @@ class TellBlocks(Struct, tag=True, array_like=True, frozen=True):
 
 class Note(Command, frozen=True):
     """Something that its gateway was told, in words that are none of an engine's, when it had heard so many
-    news of the stream: kept for whoever adopts it."""
+    news of the stream: kept for whoever adopts it. No words: nobody can build it any more."""
 
     heard: int
     told: bytes

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from engine import api
 from engine.int32 import int32
 
-MOST_BYTES = 1 << 20  # of one stream
+MOST_BYTES = 1 << 20  # that one stream takes where it is kept, as `kept_bytes` counts them
 ENTRY_BYTES = 150  # of a note, or of news that are no run, beside what they say
-_TOKEN = "i"
+_TOKEN, TOKEN_BYTES = "i", 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -82,6 +82,13 @@ class History:
             self._news.append(api.TokensTold(*self._run_began, int32(self._run)))
             self._run = array(_TOKEN)
             self.bytes += ENTRY_BYTES
+
+
+def kept_bytes(keep: api.Keep, prompt_tokens: int, history: History) -> int:
+    """What a stream takes where it is kept: the same for its gateway and its engine, so that the one knows
+    when the other gives it up."""
+    own = ENTRY_BYTES + len(keep.key) + TOKEN_BYTES * prompt_tokens
+    return own + history.bytes + (len(keep.record) if history.whole else 0)
 
 
 def _is_token(news: api.News) -> bool:

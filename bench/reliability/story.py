@@ -116,6 +116,7 @@ class Story:
 
     def hear(self, stream: Stream, events: list[OutgoingEvent]) -> None:
         account, answers = self.accounts[stream.request_id], self.world.answers
+        account.unknown = False  # it may be another start that began it than the one that was refused
         for event in events:
             self._tell(f"     <- {event}")
             if not isinstance(event, protocol.StreamEvent) or account.hear(event):

@@ -137,7 +137,14 @@ class World:
         for listener in self.listeners:
             listener.leave()
         self.server.clock.advance(1)
-        assert hub.accounts.total.held == 0, f"{hub.accounts.total.held} bytes are held for nothing"
+        for account in (hub.accounts.total, *hub.accounts.of_tenant.values(), *hub.accounts._unread.values()):
+            counted = account.held, account.promised
+            assert counted == (0, 0), f"{counted} bytes are held, and promised, for nothing"
+        taken = hub._quotas._accounts[TENANT].here
+        assert (taken.streams, taken.waiting) == (0, 0), f"{taken} is counted for streams that are no more"
+        assert not hub._registry._payers, "somebody pays for streams that are no more"
+        assert not hub._departures.left, "streams that are no more wait to be brought in order"
+        assert hub._incoming._lines.empty, "news wait of streams that are no more"
         assert not hub._long_texts._waiting_frames._frames, "frames are counted that do not wait"
         assert hub._awaited.count() == 0, "starts are counted that do not wait"
 

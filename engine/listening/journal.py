@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from engine import api
 from engine.command_digest import digest
-from engine.history import ENTRY_BYTES, History
+from engine.history import History, kept_bytes
 from engine.int32 import int32
 from engine.listening import limits
 
@@ -37,8 +37,7 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        own = len(self.keep.key) + self._prompt.itemsize * len(self._prompt) + self._history.bytes
-        return ENTRY_BYTES + own + len(self.keep.record)
+        return kept_bytes(self.keep, len(self._prompt), self._history)
 
     def take(self, command: api.AnyCommand) -> None:
         """From the stream's gateway."""
@@ -50,8 +49,11 @@ class Journal:
                 self._digest = digest(command, self._digest)
 
     def note(self, note: api.Note, now: float) -> None:
-        self._history.note(note.heard, note.told, now)
-        self._check()
+        if note.told:
+            self._history.note(note.heard, note.told, now)
+            self._check()
+        else:
+            self.give_up()
 
     def tell(self, news: api.News, now: float) -> None:
         """To the stream's gateway, or to nobody, where it has none."""
@@ -71,7 +73,7 @@ class Journal:
         )
 
     def give_up(self) -> None:
-        """It takes too much. Its record may be most of that."""
+        """It takes too much, of which its record may be most, or cannot be built any more."""
         self.keep = replace(self.keep, record=b"")
         self._history.give_up()
         self._prompt = array(_TOKEN)

@@ -151,7 +151,7 @@ class Adoptions:
         keep = api.Keep(
             engine_key(key), journal.record, record.grace_s, journal.moves, adoptions=journal.adoptions
         )
-        keeping = Keeping(keep, self._wall, adopted=journal)
+        keeping = Keeping(keep, self._wall, prompt_tokens=len(stream.context.prompt), adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
             self._quotas.count(key.tenant, tokens_computed(news))

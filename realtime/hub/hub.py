@@ -49,7 +49,7 @@ from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.subscriptions import Subscriptions
 from realtime.hub.tokenizing_pool import TokenizingPool
-from realtime.hub.told import TimedOut
+from realtime.hub.told import TimedOut, in_tokens
 from realtime.hub.waking import Waking
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
@@ -537,7 +537,7 @@ class Hub:
         assert not isinstance(tokens, Opening), "that is a start's"
         again = isinstance(frame, ResultInject) and entry.stream.has_result(frame.result.call_id)
         try:
-            put_in = replace(frame, tokens=tokens)
+            put_in = in_tokens(replace(frame, tokens=tokens))
             entry.stream.steer(put_in, entry.step, self._clock(), send_reply, owe)
             entry.note(put_in)
             if again:  # those of the one in whose place it is

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from engine import api
-from engine.history import MOST_BYTES, History
+from engine.history import MOST_BYTES, History, kept_bytes
 from realtime.hub.told import Lost, Submitted, encode_told
 
 
@@ -20,6 +20,7 @@ class Keeping:
         keep: api.Keep,
         wall: Callable[[], float],
         *,
+        prompt_tokens: int,
         waits: bool = False,
         adopted: api.Journal | None = None,
     ) -> None:
@@ -28,6 +29,7 @@ class Keeping:
         self.is_there = adopted is not None  # with its engine
         self._keep = keep
         self._wall = wall
+        self._prompt_tokens = prompt_tokens
         self._begins = adopted is None and not waits  # with an engine
         self._history = History(wall(), None if adopted is None else adopted.history)
 
@@ -50,9 +52,12 @@ class Keeping:
         self._check()
 
     def note(self, told: bytes) -> None:
-        """It was told this, now."""
-        self._history.note(self.heard, told, self._wall())
-        self._check()
+        """It was told this, now; nothing, where nobody can build it any more."""
+        if told:
+            self._history.note(self.heard, told, self._wall())
+            self._check()
+        else:
+            self._give_up()
 
     def submitted(self, fingerprint: str) -> api.Keep | None:
         """What an engine of this fingerprint is told, for it to keep the stream; None where nobody can any
@@ -74,5 +79,10 @@ class Keeping:
         self.note(encode_told(Lost(lacks_credit)))
 
     def _check(self) -> None:
-        if self._history.bytes > MOST_BYTES:
-            self._history.give_up()
+        """Its engine gives it up as well."""
+        if kept_bytes(self._keep, self._prompt_tokens, self._history) > MOST_BYTES:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._history.give_up()
+        self.is_there = False

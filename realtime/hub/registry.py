@@ -58,9 +58,9 @@ class LiveStream(Struct, eq=False):
         keeping = self.stream.keeping
         if keeping is None:
             return
-        heard, said = keeping.heard, encode_told(told)
+        heard, said, is_there = keeping.heard, encode_told(told), keeping.is_there
         keeping.note(said)
-        if self.engine is not None and keeping.is_there:
+        if self.engine is not None and is_there:
             self.engine.say(api.Note(self.stream.number, heard, said))
 
     def count_in_vain(self) -> None:

@@ -157,7 +157,10 @@ class StreamStarter:
             waits=engine is None,
             parent=parent,
         )
-        return None if kept is None else Keeping(kept, self._wall, waits=engine is None)
+        if kept is None:
+            return None
+        prompt_tokens = len(opening.context.prompt)
+        return Keeping(kept, self._wall, prompt_tokens=prompt_tokens, waits=engine is None)
 
     def _of_prompt(
         self,

@@ -17,6 +17,7 @@ from midstream.protocol import Params, Past, PastAdjust, PastInject
 from realtime.hub.frame_tokenizing import Opening, start_digest
 from realtime.hub.keeping import Keeping
 from realtime.hub.stream_key import StreamKey
+from realtime.hub.told import is_by_the_clock
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
@@ -65,8 +66,7 @@ def keep(
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
     from a record: a fork of one that is not kept, and a budget of seconds, which is spent by one clock."""
-    params = opening.params
-    by_the_clock = any(guard.budget and guard.budget.seconds is not None for guard in params.guards or ())
+    params, by_the_clock = opening.params, is_by_the_clock(opening.params)
     origin = None if parent is None else _origin(parent, opening.context.inherited)
     if frame.on_disconnect == "cancel" or by_the_clock or (frame.fork is not None and origin is None):
         return None

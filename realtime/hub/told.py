@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
 from midstream import protocol
-from midstream.protocol import Message
+from midstream.protocol import Message, Params
 from realtime.stream.engine_commands import SteeringFrame, index_of
 from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
@@ -74,15 +74,30 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Told | PutIn).decode
 
 
+def is_by_the_clock(params: Params) -> bool:
+    """Whether it has a budget of seconds: these are spent by one clock, and who is told the same at another
+    time does not come to the same."""
+    return any(guard.budget and guard.budget.seconds is not UNSET for guard in params.guards or ())
+
+
 def encode_told(told: Told) -> bytes:
+    """Nothing, where the stream cannot be built by being told it."""
+    if isinstance(told, protocol.Adjust) and is_by_the_clock(told.params):
+        return b""
     if isinstance(told, protocol.Inject):  # what it says is in its tokens; whose results they are, is not
-        inject = replace(told, text=None, messages=_without_text(told.messages), tokens=None)
+        inject = replace(in_tokens(told), text=None, tokens=None)
         return _encode(PutIn(inject, int32(told.tokens or ())))
     return _encode(told)
 
 
-def _without_text(messages: list[Message] | None) -> list[Message] | None:
-    return messages and [Message(role=each.role, tool_call_id=each.tool_call_id) for each in messages]
+def in_tokens(inject: protocol.Inject) -> protocol.Inject:
+    """Whose text has become its tokens: of that nothing is left but that there was one, in whose messages,
+    for it may be much longer than they are, and wait for an engine."""
+    text = inject.text and ""
+    messages = inject.messages and [
+        Message(role=each.role, tool_call_id=each.tool_call_id) for each in inject.messages
+    ]
+    return replace(inject, text=text, messages=messages)
 
 
 def asked_at(told: bytes) -> int:

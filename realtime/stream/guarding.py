@@ -39,7 +39,7 @@ class Guarding:
         """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
         hears of nothing that they would take back."""
         commands = self._commands
-        return commands.goes_back and (self._context.guards is not None or commands.has_verdict)
+        return commands.goes_back and (self._context.guards is not None or commands.goes_back_untold)
 
     def forget_withheld(self, known: int) -> None:
         """What was to take back what is withheld is refused. The engine knows so many output tokens, and

@@ -211,8 +211,9 @@ class Outbox:
     # -- again -----------------------------------------------------------------------------------
 
     def acknowledge(self, seq: int) -> None:
-        """The listener has read all events up to `seq`. How it ended may be asked for again all the same."""
-        if self._history:
+        """The listener has read all events up to `seq`, perhaps fewer than are forgotten already. How it
+        ended may be asked for again all the same."""
+        if self._history and seq >= self._seq_of(0):
             self._forget(min(seq + 1 - self._seq_of(0), len(self._history) - self.final_sent))
 
     def shorten_history(self, most_bytes: int) -> None:

@@ -180,8 +180,12 @@ class PendingCommands:
         )
 
     @property
-    def has_verdict(self) -> bool:
-        return any(pending.verdict is not None for pending in self.waiting)
+    def goes_back_untold(self) -> bool:
+        """Whether a guard will go back, or we: of what is decoded until then nobody hears."""
+        return any(
+            pending.verdict is not None or (pending.silent and isinstance(pending.command, api.Truncate))
+            for pending in self.waiting
+        )
 
     def takes_back(self, index: int) -> bool:
         """Whether we, or a guard, will go back to before what was put in there."""

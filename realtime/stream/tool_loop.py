@@ -133,6 +133,7 @@ class ToolLoop:
         self.left = False
         self._results[result.call_id] = result
         self._results_bytes += _weight(result)
+        inject = replace(inject, result=replace(result, content=None, error=None))  # it is counted here
         if not self._together:
             return inject
         is_all = _are_of(inject.messages, missing)

@@ -45,7 +45,10 @@ class Kept:
             waits=waits,
         )
         assert kept is not None or start.fork is not None
-        self.keeping = None if kept is None else Keeping(kept, lambda: 0.0, waits=waits)
+        prompt_tokens = len(context.prompt)
+        self.keeping = (
+            None if kept is None else Keeping(kept, lambda: 0.0, prompt_tokens=prompt_tokens, waits=waits)
+        )
 
     def say(self, command: api.AnyCommand) -> None:
         if self.keeping is None:

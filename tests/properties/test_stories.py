@@ -10,7 +10,7 @@ from bench.reliability import stories
 from bench.reliability.story import Story
 
 SEEDS = range(16)
-WERE_WRONG = (20320, 41463, 41490, 41896, 42228, 42232, 43245, 43266, 43279, 43826)
+WERE_WRONG = (20320, 41463, 41490, 41896, 42228, 42232, 43245, 43266, 43279, 43826, 7100222)
 
 
 async def test_none_of_some_dozens_of_stories_is_wrong() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Fork, Guard, Params
+from midstream.protocol import Budget, Credit, Fork, Guard, Params
 from realtime.hub import incoming_news
 from realtime.stream.grants import GUARDED_AHEAD
 from tests.fakes.checking_client import Account, Reader, spelled
@@ -237,3 +237,33 @@ def test_forks_and_parent_go_on_alike_when_their_engine_is_lost(overlap: bool) -
     for account in reader.accounts:
         run_out(server, account)
         assert account.tokens == whole.tokens
+
+
+@pytest.mark.parametrize(
+    ("budget", "is_kept"), [(Budget(tokens=50, calls=9), True), (Budget(seconds=50), False)]
+)
+def test_a_budget_of_seconds_alone_keeps_a_stream_from_being_found_at_another_gateway(
+    budget: Budget, is_kept: bool
+) -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    many = Guard(name="many", do="pause", budget=budget)
+    Reader(server).send(start(params=asked(many), on_disconnect="continue"))
+    server.tick()
+    [stream] = server.hub.streams
+    assert stream.is_kept == is_kept
+    server.check_kept()
+    assert server.adoptions == is_kept
+
+
+def test_a_budget_of_seconds_that_is_put_in_ends_that_too_and_its_engine_hears_so() -> None:
+    server = SimulatedServer(ROOM, keeps=True)
+    reader = Reader(server)
+    reader.send(start(params=asked(), on_disconnect="continue"))
+    server.tick()
+    [stream] = server.hub.streams
+    assert stream.is_kept
+    many = Guard(name="many", do="pause", budget=Budget(seconds=50))
+    reader.send(protocol.Adjust(request_id="a", params=Params(guards=[many])))
+    server.tick()
+    kept = server.engines[0].keeping.kept[stream.number]
+    assert (server.hub.streams[0].is_kept, kept.journal.whole) == (False, False)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Params
+from midstream.protocol import Message, Params
 from realtime.hub.detached_streams import DetachedStreams
 from realtime.hub.starting import tenant_number
 from realtime.tenants.allowance import Allowance
@@ -156,6 +157,25 @@ def test_of_many_that_one_leaves_behind_some_do_what_their_start_said_in_each_tu
         rest(server)
     assert paused(server) == ["a", "b", "c", "d"], "and one was left a second time"
     assert (listener.memory.held, server.hub._departures.left) == (0, {})
+
+
+async def test_of_what_is_to_be_put_in_its_tokens_wait_for_an_engine_and_no_text() -> None:
+    """A message may have any number of parts that say nothing."""
+    server = served()
+    listener = RecordingListener(server)
+    listener.send(endless("a", on_disconnect="continue"))
+    rest(server)
+    server.kill_engine()
+    before = listener.memory.held
+    parts = [protocol.TextPart("") for _ in range(5000)]
+    listener.send(protocol.Inject(request_id="a", messages=[Message(role="user", content=parts)]))
+    listener.send(protocol.Inject(request_id="a", text="to be put in"))
+    await settled()
+    [stream] = server.hub.streams
+    waiting = [pending.frame for pending in stream._commands.waiting]
+    assert len(waiting) == 2
+    assert len(msgspec.msgpack.encode(waiting)) < listener.memory.held - before
+    assert all(isinstance(frame, protocol.Inject) and not frame.text for frame in waiting)
 
 
 def test_a_stream_of_which_many_commands_have_no_reply_is_left_in_a_turn_of_its_own() -> None:

@@ -88,7 +88,7 @@ def test_of_too_many_those_go_first_that_have_ended_and_then_whoever_grows(
     streams.tell(first, end(), 1.0)
     streams.tell(second, end(), 2.0)
     monkeypatch.setattr(limits, "JOURNALS_BYTES", 2 * third.journal.bytes + 400)
-    streams.note(third, api.Note(7, 0, b""), 3.0)
+    streams.note(third, api.Note(7, 0, b"x"), 3.0)
     assert streams.find(b"1", 3.0) is None
     assert streams.find(b"2", 3.0) is second
     for _ in range(10):

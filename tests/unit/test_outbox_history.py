@@ -99,11 +99,11 @@ def test_a_history_can_be_made_shorter_and_what_is_gone_is_told_by_a_snapshot() 
 
 
 def test_to_have_read_less_than_before_changes_nothing() -> None:
-    box = filled(5)
+    box = filled(9)
     box.acknowledge(3)
-    box.acknowledge(1)
-    box.acknowledge(-1)
-    assert since(box, 3) == [4]
+    for read in 2, 1, -1:
+        box.acknowledge(read)
+        assert since(box, 3) == [4, 5, 6, 7, 8]
 
 
 def test_errors_are_no_history() -> None:

@@ -582,6 +582,24 @@ def test_a_rewind_behind_another_leaves_nothing_that_was_withheld() -> None:
     assert lone.stream.output.injected(before=2) == 1
 
 
+def test_what_is_withheld_for_what_goes_back_stays_so_where_guards_are_taken_away_meanwhile() -> None:
+    lone = begun(SECRET)
+    lone.write("abcdef")
+    lone.take()
+    for to in 2, 5:
+        lone.steer(protocol.Rewind(request_id="a", to=to))
+    lone.answer(api.Truncated(2))
+    lone.write("xy")
+    lone.steer(protocol.Adjust(request_id="a", params=Params(guards=[])))
+    lone.answer(api.Truncated(4), api.Adjusted(4))
+    assert lone.commands[-1] == api.Truncate(7, 2)
+    lone.write("z", api.Truncated(2))
+    assert text(lone.take()) == ""
+    lone.write("cd", finish=EOS)
+    assert text(lone.take()) == "cd"
+    assert list(lone.stream.output.tokens) == list(b"abcd")
+
+
 def test_a_guard_that_pauses_in_the_step_in_which_the_turn_ends_has_it_paused() -> None:
     """The end is void; the engine stands still before it, as it is to."""
     one = LoneStream(

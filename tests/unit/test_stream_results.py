@@ -496,3 +496,16 @@ def test_a_result_that_is_told_twice_stands_where_it_was_told_first() -> None:
         one.stream.inject_of(result(find))
     one.answer(api.Appended(one.index, 9), api.Truncated(at))
     assert [call.answered for call in one.stream.output.calls] == [at]
+
+
+@pytest.mark.parametrize("then", ["pause", "continue"])
+def test_a_result_is_held_once_by_the_call_that_it_is_for(then: str) -> None:
+    """However often another comes in its place while there is no engine."""
+    one = lone(on_tool_call=then)
+    one.write(FIND + STOP)
+    [find, _] = [event.call_id for event in one.take() if isinstance(event, protocol.ToolCallDone)]
+    one.lose_engine()
+    one.steer(in_tokens(one.stream.inject_of(result(find, content="x" * 9000))))
+    [waiting] = [pending.frame for pending in one.stream._commands]
+    assert isinstance(waiting, ResultInject)
+    assert (waiting.result.call_id, waiting.result.content) == (find, None)
