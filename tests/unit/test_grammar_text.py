@@ -323,6 +323,24 @@ def test_a_choice_that_spells_a_token_of_the_models_is_text(spelt: str, tmp_path
     assert b"".join(map(byte_level().token_bytes, written)).decode() == f"a{spelt}b"
 
 
+def test_nothing_is_forced_that_the_model_has_no_weights_for(tmp_path: Path) -> None:
+    """A tokenizer may have more tokens than the model: a step that was to compute one would fail for all."""
+    definition = byte_level_json()
+    (tmp_path / "tokenizer.json").write_text(definition)
+    end, size = token_of(library(definition), "</s>"), 300
+    assert max(library(definition).encode("a lazy dog").ids) >= size
+    vocabulary = read_vocabulary(tmp_path, size, [end])
+    assert vocabulary is not None
+    matcher, written = Matcher(source_of(Grammar(choice=["a lazy dog"])), vocabulary), list[int]()
+    while (mask := matcher.mask()) is not None and mask[end] != ALLOWED:
+        assert len(mask) == size
+        tokens = matcher.forced(mask) or [mask.index(ALLOWED)]
+        matcher.accept(tokens)
+        written += tokens
+    assert b"".join(map(byte_level().token_bytes, written)).decode() == "a lazy dog"
+    assert max(written) < size
+
+
 def test_whitespace_is_an_option_and_has_a_bound() -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     compact, spaced = Grammar(json_schema=schema), Grammar(json_schema=schema, whitespace=True)
