@@ -52,6 +52,12 @@ def check_memory(needed: int, place: torch.device) -> None:
         raise ModelError(f"there is not enough memory on {place}: {sizes}{more}")
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Whether it is for want of memory, which torch's allocator for the CPU and a failed mmap say only in
+    their words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
+
+
 def available_memory(
     meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
 ) -> int | None:

@@ -14,7 +14,9 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from engine.model import default_model, devices
+from engine import api
+from engine.build.build import build
+from engine.model import default_model, devices, weights_digest
 from engine.model import loading as models
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.devices import available_memory
@@ -176,6 +178,10 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: change(folder, architectures=["LlamaForSequenceClassification"]),
         "LlamaForSequenceClassification is not supported; of llama models, LlamaForCausalLM is",
     ),
+    "heads of no kind": (
+        lambda folder: change(folder, architectures={"a": 1}),
+        r"config.json is broken: architectures is \{'a': 1\}, and must be a list",
+    ),
     "quantized": (
         lambda folder: change(folder, quantization_config={"quant_method": "gptq"}),
         r"quantized \(gptq\), which is not supported",
@@ -255,7 +261,12 @@ def test_weights_larger_than_the_memory_are_not_read(folder: Path, monkeypatch: 
         load(folder)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+STARVED = pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+
+
+@STARVED
 def test_memory_that_runs_out_while_loading_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -265,6 +276,18 @@ def test_memory_that_runs_out_while_loading_is_said(
     monkeypatch.setattr(models, "_freeze", exhausted)
     with pytest.raises(ModelError, match="not enough memory on cpu for the weights"):
         load(folder)
+
+
+@STARVED
+def test_memory_that_runs_out_behind_the_weights_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def exhausted(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(weights_digest, "weights_digest", exhausted)
+    with pytest.raises(ModelError, match="not enough memory for this model and its KV cache"):
+        build(api.EngineOptions(model=str(folder), kv_tokens=1024))
 
 
 def test_memory_is_the_least_of_what_the_system_has_and_allows(tmp_path: Path) -> None:
