@@ -37,11 +37,11 @@ def read_vocabulary(folder: Path, size: int, ends: Iterable[int]) -> Vocabulary 
         definition = json.loads((folder / "tokenizer.json").read_bytes())
         rename(definition, unknown_names(definition))
         _cut(definition, size)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     try:
         tokenizer = LLTokenizer(json.dumps(definition), n_vocab=size, eos_token=known, slices=SLICES)
-    except Exception:  # noqa: BLE001 - the library raises nothing more exact
+    except BaseException:  # of the library, which is of another language  # noqa: BLE001
         return None
     return Vocabulary(tokenizer, frozenset(known))
 

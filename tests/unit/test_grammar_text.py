@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -339,6 +340,15 @@ def test_nothing_is_forced_that_the_model_has_no_weights_for(tmp_path: Path) -> 
         written += tokens
     assert b"".join(map(byte_level().token_bytes, written)).decode() == "a lazy dog"
     assert max(written) < size
+
+
+@pytest.mark.parametrize(
+    "definition", ["[" * 99_999, json.dumps(json.loads(byte_level_json()) | {"decoder": inf})]
+)
+def test_a_tokenizer_that_cannot_be_read_has_no_grammars(definition: str, tmp_path: Path) -> None:
+    """Of the library's own failures one is no `Exception`, and ended the engine."""
+    (tmp_path / "tokenizer.json").write_text(definition)
+    assert read_vocabulary(tmp_path, 300, [2]) is None
 
 
 def test_whitespace_is_an_option_and_has_a_bound() -> None:
