@@ -59,12 +59,18 @@ def lacks_memory(error: Exception) -> bool:
 
 
 def available_memory(
-    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
+    meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
     """Bytes that this process may still take, or None where the system does not say."""
     known = []
     with contextlib.suppress(OSError):
         known += [int(kib) * 1024 for kib in re.findall(r"MemAvailable:\s+(\d+)", meminfo.read_text())]
     with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-        known.append(int(limit.read_text()))
+        known.append(int((group / "memory.max").read_text()) - _taken(group))
     return min(known, default=None)
+
+
+def _taken(group: Path) -> int:
+    """By all processes of a container or service, but for the pages of files: those are given up first."""
+    of_files = re.findall(r"^(?:in)?active_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    return int((group / "memory.current").read_text()) - sum(map(int, of_files))

@@ -290,15 +290,17 @@ def test_memory_that_runs_out_behind_the_weights_is_said(
         build(api.EngineOptions(model=str(folder), kv_tokens=1024))
 
 
-def test_memory_is_the_least_of_what_the_system_has_and_allows(tmp_path: Path) -> None:
+def test_memory_is_the_least_of_what_the_system_has_and_a_container_has_left(tmp_path: Path) -> None:
     meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
-    assert available_memory(meminfo, limit) is None
+    assert available_memory(meminfo, tmp_path) is None
     meminfo.write_text("MemTotal:  9 kB\nMemAvailable:    4 kB\n")
-    assert available_memory(meminfo, limit) == 4096
+    assert available_memory(meminfo, tmp_path) == 4096
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\nfile 150\ninactive_file 120\nactive_file 30\n")
     limit.write_text("max\n")
-    assert available_memory(meminfo, limit) == 4096
+    assert available_memory(meminfo, tmp_path) == 4096
     limit.write_text("1000\n")
-    assert available_memory(meminfo, limit) == 1000
+    assert available_memory(meminfo, tmp_path) == 1000 - (700 - 150)
 
 
 # -- names -----------------------------------------------------------------------------------------
