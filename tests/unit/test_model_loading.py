@@ -312,6 +312,14 @@ def test_a_local_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert resolve("model") == Path("model")
 
 
+def test_a_file_may_have_any_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has a longer one, with more behind the file's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for stem in ("n" * 250, "é" * 125):
+        (file := folder / f"{stem}.gguf").touch()
+        assert (resolve(str(file)) / "model.gguf").resolve() == file
+
+
 def test_the_default_name_is_the_default_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_model, "ensure", lambda: folder)
     assert resolve() == resolve(DEFAULT_MODEL) == folder
