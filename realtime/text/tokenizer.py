@@ -28,6 +28,8 @@ from realtime.tools.spelling import AUTO, spelling_of
 
 __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 
+# Of a model's folder, what text is made into tokens by: the first is always there.
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 # What has so many characters for each token that it may have is looked at in pieces first: the library takes
 # hundreds of bytes for each character of what it is given, and most of that for tokens.
 CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
