@@ -87,9 +87,6 @@ def _serve(pipe: Pipe, reader: PipeReader, options: api.EngineOptions, join: Joi
     except ModelError as error:
         pipe.send(api.Failed(str(error)))
         return 1
-    except MemoryError:
-        pipe.send(api.Failed("there is not enough memory for this model and its KV cache"))
-        return 1
     settle_heap()
     reader.attach(engine.send, engine.stop)
     pipe.send(hello)

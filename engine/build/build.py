@@ -19,6 +19,7 @@ from engine.engine import Engine
 from engine.forward.interface import Runner
 from engine.forward.toy_runner import ToyRunner
 from engine.heap import trim_heap
+from engine.model.devices import lacks_memory
 from engine.model.preflight import ModelError
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
@@ -51,9 +52,12 @@ def build(options: api.EngineOptions, join: JoinRanks | None = None) -> tuple[En
     if options.threads:
         torch.set_num_threads(options.threads)
     check_kv_tokens(options.kv_tokens, options.block_size)
-    if options.model == TOY:
-        return _build_toy(options)
-    return _build_model(options, join)
+    try:
+        return _build_toy(options) if options.model == TOY else _build_model(options, join)
+    except Exception as error:
+        if isinstance(error, ModelError) or not lacks_memory(error):
+            raise
+        raise ModelError("there is not enough memory for this model and its KV cache") from error
 
 
 def _build_toy(options: api.EngineOptions) -> tuple[Engine, api.Hello]:

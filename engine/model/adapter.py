@@ -19,11 +19,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from engine.model.config_check import LAST
 from engine.model.preflight import ModelError
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
-Rank = Annotated[int, Meta(gt=0)]
+Rank = Annotated[int, Meta(gt=0, le=LAST)]
 A, B = ".lora_A.weight", ".lora_B.weight"
 # What changes more than weights by a product, and by what value it does not.
 _NOT_MERGED = {
@@ -47,8 +48,11 @@ class _Config(Struct):
     rank_pattern: dict[str, Rank] | None = None
     alpha_pattern: dict[str, float] | None = None
 
+    def rank(self, module: str) -> int:
+        return int(_of(self.rank_pattern, module, self.r))
+
     def scale(self, module: str) -> float:
-        rank = _of(self.rank_pattern, module, self.r)
+        rank = self.rank(module)
         alpha = _of(self.alpha_pattern, module, self.lora_alpha)
         return alpha / (sqrt(rank) if self.use_rslora else rank)
 
@@ -71,6 +75,11 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
             down, up = found[name].to(weight.device).float(), found[module + B].to(weight.device).float()
             if up.shape != weight.shape[:1] + down.shape[:1] or down.shape[1:] != weight.shape[1:]:
                 raise ModelError(f"the adapter in {folder} is another model's: {module} has another shape")
+            if len(down) != (rank := config.rank(module)):  # nor would it be scaled as it was trained
+                raise ModelError(
+                    f"the adapter in {folder} is not as it says: {module} has rank {len(down)} there, and "
+                    f"{rank} in its {CONFIG}"
+                )
             change = config.scale(module) * (up @ down)
             weight.copy_((weight.float() + change).to(weight.dtype))
             if not weight.isfinite().all():  # nor would any token of it be a number
@@ -125,7 +134,7 @@ def _check_patterns(file: Path, config: _Config) -> None:
     for field in ("rank_pattern", "alpha_pattern"):
         for key in getattr(config, field) or {}:
             try:
-                re.compile(key)
+                re.compile(_ending(key))
             except (re.error, OverflowError, RecursionError) as error:
                 raise ModelError(
                     f"{file} is broken: {key[:80]!r} in {field} is no regular expression ({error})"
@@ -135,6 +144,10 @@ def _check_patterns(file: Path, config: _Config) -> None:
 def _of(pattern: Mapping[str, float] | None, module: str, usual: float) -> float:
     """As PEFT looks a module up: by the end of its name."""
     for key, value in (pattern or {}).items():
-        if re.match(rf"(.*\.)?({key})$", module):
+        if re.match(_ending(key), module):
             return float(value)
     return usual
+
+
+def _ending(key: str) -> str:
+    return rf"(.*\.)?({key})$"

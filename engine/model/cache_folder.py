@@ -14,9 +14,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
-from safetensors import SafetensorError
 
-from engine.model.preflight import ModelError, expand_home
+from engine.model.preflight import ModelError, expand_home, one_line
 
 Say = Callable[[str], None]
 
@@ -35,8 +34,10 @@ def make_whole(folder: Path, fill: Callable[[Path], None], say: Say | None = Non
         with _locked(folder, say):
             if not folder.is_dir():
                 _make_beside(folder, fill)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"the model cannot be kept in {folder.parent}: {error}") from error
+    except ModelError:
+        raise
+    except Exception as error:  # of a full disk, libraries of another language tell in exceptions of no kind
+        raise ModelError(f"the model cannot be kept in {folder.parent}: {one_line(error)}") from error
     return folder
 
 

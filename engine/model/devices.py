@@ -52,13 +52,25 @@ def check_memory(needed: int, place: torch.device) -> None:
         raise ModelError(f"there is not enough memory on {place}: {sizes}{more}")
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Whether it is for want of memory, which torch's allocator for the CPU and a failed mmap say only in
+    their words."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
+
+
 def available_memory(
-    meminfo: Path = Path("/proc/meminfo"), limit: Path = Path("/sys/fs/cgroup/memory.max")
+    meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
     """Bytes that this process may still take, or None where the system does not say."""
     known = []
     with contextlib.suppress(OSError):
         known += [int(kib) * 1024 for kib in re.findall(r"MemAvailable:\s+(\d+)", meminfo.read_text())]
     with contextlib.suppress(OSError, ValueError):  # "max" is no limit
-        known.append(int(limit.read_text()))
+        known.append(int((group / "memory.max").read_text()) - _taken(group))
     return min(known, default=None)
+
+
+def _taken(group: Path) -> int:
+    """By all processes of a container or service, but for the pages of files: those are given up first."""
+    of_files = re.findall(r"^(?:in)?active_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    return int((group / "memory.current").read_text()) - sum(map(int, of_files))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -119,6 +120,9 @@ class GgufFile:
             name = self._string()
             self.fields[name] = self._value(self._number("I"))
         described = [self._tensor() for _ in range(tensors)]
+        for name, count in Counter(name for name, *_ in described).items():
+            if count > 1:  # nobody knows which of them is meant
+                raise ValueError(f"it holds {name} {count} times")
         alignment = self.fields.get("general.alignment", ALIGNMENT)
         first = -(-self._at // alignment) * alignment
         for name, shape, kind, offset in described:

@@ -14,6 +14,7 @@ from engine.model.cache_folder import cache_folder, make_whole
 from engine.model.preflight import GGUF_FILE
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+LONGEST_STEM = 48  # characters, of a name that has more behind it here than the file's own
 BESIDE = (  # what makes a model folder of the file's own
     CONFIG,
     TOKENIZER,
@@ -28,7 +29,8 @@ def ensure(file: Path) -> Path:
     """The folder of a file, made first if need be."""
     whole = file.resolve()
     told = f"{whole} {whole.stat().st_size} {whole.stat().st_mtime_ns}"
-    folder = cache_folder() / "gguf" / f"{file.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(told.encode()).hexdigest()[:12]
+    folder = cache_folder() / "gguf" / f"{file.stem[:LONGEST_STEM]}-{digest}"
     return folder if folder.is_dir() else make_whole(folder, lambda model: _fill(whole, model))
 
 

@@ -21,7 +21,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from engine.model.devices import check_memory, device_named, dtype_of
+from engine.model.devices import check_memory, device_named, dtype_of, lacks_memory
 from engine.model.gguf_file import GgufFile
 from engine.model.preflight import GGUF_FILE, SUPPORTED, ModelError, check_folder, one_line, parameter_count
 
@@ -133,8 +133,7 @@ def _static_rope(rope: Any) -> Any:
 
 
 def why_not_loaded(folder: Path, place: torch.device, error: Exception) -> str:
-    starved = isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate" in str(error)
-    if starved:  # torch's allocator for the CPU and a failed mmap say so only in their words
+    if lacks_memory(error):
         return f"there is not enough memory on {place} for the weights in {folder}"
     return f"the model in {folder} cannot be loaded: {one_line(error)}"
 

@@ -101,6 +101,8 @@ def _check_supported(folder: Path, config: dict[str, Any]) -> None:
     if kind not in SUPPORTED:
         raise ModelError(f"the architecture {kind} is not supported; supported are {', '.join(SUPPORTED)}")
     named = config.get("architectures") or [SUPPORTED[kind]]
+    if not isinstance(named, list):
+        raise ModelError(f"{folder / CONFIG} is broken: architectures is {named!r:.80}, and must be a list")
     if named != [SUPPORTED[kind]]:
         raise ModelError(f"{named[0]} is not supported; of {kind} models, {SUPPORTED[kind]} is")
     if quantization := config.get("quantization_config"):

@@ -39,5 +39,9 @@ def rename(definition: dict[str, Any], names: Mapping[str, str]) -> None:
 
 def _spells(merge: str | list[str], names: Mapping[str, str]) -> bool:
     """Whether a merge makes a special token out of text, or goes on from one."""
-    left, right = merge.split(" ") if isinstance(merge, str) else merge
+    left, right = halves(merge)
     return not names.keys().isdisjoint((left, right, left + right))
+
+
+def halves(merge: str | list[str]) -> list[str]:
+    return merge.split(" ") if isinstance(merge, str) else merge

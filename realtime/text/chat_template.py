@@ -42,7 +42,7 @@ class ChatTemplate:
         try:
             with Budget(BUDGET).spending():  # it computes what is constant
                 self._template = _environment().metered_template(source)
-        except jinja2.TemplateError:
+        except (jinja2.TemplateError, RecursionError):
             raise TextError("The model's chat template is not a valid Jinja template.") from None
 
     def render(

@@ -28,6 +28,8 @@ from realtime.tools.spelling import AUTO, spelling_of
 
 __all__ = ["NotBriefError", "TextError", "Tokenizer", "TooManyTokensError"]
 
+# Of a model's folder, what text is made into tokens by: the first is always there.
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 # What has so many characters for each token that it may have is looked at in pieces first: the library takes
 # hundreds of bytes for each character of what it is given, and most of that for tokens.
 CHARACTERS_A_TOKEN, PIECE = 4, 32 << 10
@@ -304,7 +306,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise TextError(f"The model folder's {path.name} cannot be read.")

@@ -30,7 +30,9 @@ def lora(base: Path, folder: Path, modules: Sequence[str] = MODULES, **config: A
     tensors, changes = {}, {}
     for module in modules:
         rows, columns = model.state_dict()[f"{module}.weight"].shape
-        down, up = torch.randn(RANK, columns), torch.randn(rows, RANK)
+        patterns = config.get("rank_pattern", {}).items()
+        rank = next((rank for end, rank in patterns if module.endswith(f".{end}")), RANK)
+        down, up = torch.randn(rank, columns), torch.randn(rows, rank)
         tensors[f"base_model.model.{module}.lora_A.weight"] = down
         tensors[f"base_model.model.{module}.lora_B.weight"] = up
         changes[module] = up @ down

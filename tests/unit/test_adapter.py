@@ -157,6 +157,11 @@ def unknown(folder: Path) -> None:
         ),
         (
             None,
+            {"rank_pattern": {"(?i)Q_PROJ": 4}},
+            "config.json is broken: '(?i)Q_PROJ' in rank_pattern is no regular expression",
+        ),
+        (
+            None,
             {"alpha_pattern": {"*": 4}},
             "config.json is broken: '*' in alpha_pattern is no regular expression",
         ),
@@ -173,6 +178,12 @@ def unknown(folder: Path) -> None:
         (None, {"use_dora": True}, "has use_dora = True, which cannot be merged"),
         (None, {"bias": "all"}, "has bias = 'all'"),
         (None, {"modules_to_save": ["lm_head"]}, "has modules_to_save = ['lm_head']"),
+        (
+            None,
+            {"r": 8},
+            "layers.0.self_attn.q_proj has rank 4 there, and 8 in its adapter_config.json",
+        ),
+        (None, {"r": 10**400}, "adapter_config.json is broken: "),
         (None, {"r": 0}, "adapter_config.json is broken: Expected `int` >= 1"),
         (None, {"r": None}, "adapter_config.json is broken: Expected `int`, got `null`"),
     ],

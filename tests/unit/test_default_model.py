@@ -112,6 +112,17 @@ def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
         make(tmp_path / "cache" / "models" / "the-model", never, never)
 
 
+def test_a_disk_that_is_full_is_said_whatever_the_library_that_writes_makes_of_it(
+    folder: Path, sha256: str
+) -> None:
+    def fail(*_: Path) -> None:
+        raise Exception("No space left on device (os error 28)")  # as tokenizers raises it
+
+    with pytest.raises(ModelError, match=r"cannot be kept in .*: No space left on device"):
+        make(folder, wheel_in, fail, sha256)
+    assert left(folder) == set()
+
+
 def test_what_one_user_made_another_can_read(folder: Path, sha256: str) -> None:
     def unpack_privately(source: Path, folder: Path) -> None:
         (folder / "more").mkdir(0o700)

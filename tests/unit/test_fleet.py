@@ -4,13 +4,16 @@ do not feel it."""
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from engine import api
+from engine import api, toy_model
+from midstream.protocol import Message
 from realtime.background_tasks import BackgroundTasks
 from realtime.fleet import fleet as fleet_module
 from realtime.fleet.fleet import Fleet
@@ -95,6 +98,23 @@ async def started(run: Run, engines: int = 1) -> AsyncIterator[Run]:
 async def until_begun(run: Run, engines: int) -> None:
     for _ in range(engines):
         await run.begun.engines.get()
+
+
+# -- what they serve -------------------------------------------------------------------------------
+
+
+async def test_files_are_read_once_and_anew_where_they_have_changed(tmp_path: Path) -> None:
+    """While the server runs, a model's folder may be filled with its next version."""
+    folder = Path(shutil.copytree(toy_model.FOLDER, tmp_path / "toy"))
+    models, hello = ServedModels(), msgspec.structs.replace(HELLO, folder=str(folder))
+    first, again = await models.served(hello), await models.served(hello)
+    assert again.tokenizer is first.tokenizer
+    (folder / "chat_template.jinja").write_text("another")
+    changed = (await models.served(hello)).tokenizer
+    said = [Message(role="user", content="Hi")]
+    assert changed.encode_chat(said) == changed.encode("another", special=False)
+    shutil.rmtree(folder)
+    assert (await models.served(hello)).tokenizer is changed, "of an engine that is reached anew"
 
 
 # -- ours ------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import re
 import signal
 from collections import Counter, OrderedDict
 from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import Any, cast
 
@@ -361,6 +362,33 @@ def test_a_choice_that_spells_a_token_of_the_models_is_text(spelt: str, tmp_path
         matcher.accept(tokens)
         written += tokens
     assert b"".join(map(byte_level().token_bytes, written)).decode() == f"a{spelt}b"
+
+
+def test_nothing_is_forced_that_the_model_has_no_weights_for(tmp_path: Path) -> None:
+    """A tokenizer may have more tokens than the model: a step that was to compute one would fail for all."""
+    definition = byte_level_json()
+    (tmp_path / "tokenizer.json").write_text(definition)
+    end, size = token_of(library(definition), "</s>"), 300
+    assert max(library(definition).encode("a lazy dog").ids) >= size
+    vocabulary = read_vocabulary(tmp_path, size, [end])
+    assert vocabulary is not None
+    matcher, written = Matcher(source_of(Grammar(choice=["a lazy dog"])), vocabulary), list[int]()
+    while (mask := matcher.mask()) is not None and mask[end] != ALLOWED:
+        assert len(mask) == size
+        tokens = matcher.forced(mask) or [mask.index(ALLOWED)]
+        matcher.accept(tokens)
+        written += tokens
+    assert b"".join(map(byte_level().token_bytes, written)).decode() == "a lazy dog"
+    assert max(written) < size
+
+
+@pytest.mark.parametrize(
+    "definition", ["[" * 99_999, json.dumps(json.loads(byte_level_json()) | {"decoder": inf})]
+)
+def test_a_tokenizer_that_cannot_be_read_has_no_grammars(definition: str, tmp_path: Path) -> None:
+    """Of the library's own failures one is no `Exception`, and ended the engine."""
+    (tmp_path / "tokenizer.json").write_text(definition)
+    assert read_vocabulary(tmp_path, 300, [2]) is None
 
 
 def test_whitespace_is_an_option_and_has_a_bound() -> None:

@@ -52,8 +52,9 @@ NESTED = field("a", ARRAY, struct.pack("<IQ", ARRAY, 1) * 5_000 + struct.pack("<
         gguf(tensors=(tensor("t", (32,), 999),)),
         gguf(tensors=(tensor("t", (), 0),), tail=bytes(64)),
         gguf(tensors=(tensor("t", (33, 2), 8),), tail=bytes(640)),
+        gguf(tensors=(tensor("t", (32,), 0), tensor("t", (32,), 0, 128)), tail=bytes(640)),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_a_header_that_is_none_is_told_in_a_sentence(tmp_path: Path, said: bytes) -> None:
     file = tmp_path / "a.gguf"

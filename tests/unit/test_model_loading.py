@@ -14,7 +14,9 @@ import pytest
 import torch
 from transformers import AutoConfig, GenerationConfig
 
-from engine.model import default_model, devices
+from engine import api
+from engine.build.build import build
+from engine.model import default_model, devices, weights_digest
 from engine.model import loading as models
 from engine.model.default_model import DEFAULT_MODEL
 from engine.model.devices import available_memory
@@ -176,6 +178,10 @@ REFUSALS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: change(folder, architectures=["LlamaForSequenceClassification"]),
         "LlamaForSequenceClassification is not supported; of llama models, LlamaForCausalLM is",
     ),
+    "heads of no kind": (
+        lambda folder: change(folder, architectures={"a": 1}),
+        r"config.json is broken: architectures is \{'a': 1\}, and must be a list",
+    ),
     "quantized": (
         lambda folder: change(folder, quantization_config={"quant_method": "gptq"}),
         r"quantized \(gptq\), which is not supported",
@@ -255,7 +261,12 @@ def test_weights_larger_than_the_memory_are_not_read(folder: Path, monkeypatch: 
         load(folder)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+STARVED = pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")]
+)
+
+
+@STARVED
 def test_memory_that_runs_out_while_loading_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -267,15 +278,29 @@ def test_memory_that_runs_out_while_loading_is_said(
         load(folder)
 
 
-def test_memory_is_the_least_of_what_the_system_has_and_allows(tmp_path: Path) -> None:
+@STARVED
+def test_memory_that_runs_out_behind_the_weights_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def exhausted(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(weights_digest, "weights_digest", exhausted)
+    with pytest.raises(ModelError, match="not enough memory for this model and its KV cache"):
+        build(api.EngineOptions(model=str(folder), kv_tokens=1024))
+
+
+def test_memory_is_the_least_of_what_the_system_has_and_a_container_has_left(tmp_path: Path) -> None:
     meminfo, limit = tmp_path / "meminfo", tmp_path / "memory.max"
-    assert available_memory(meminfo, limit) is None
+    assert available_memory(meminfo, tmp_path) is None
     meminfo.write_text("MemTotal:  9 kB\nMemAvailable:    4 kB\n")
-    assert available_memory(meminfo, limit) == 4096
+    assert available_memory(meminfo, tmp_path) == 4096
+    (tmp_path / "memory.current").write_text("700\n")
+    (tmp_path / "memory.stat").write_text("anon 500\nfile 150\ninactive_file 120\nactive_file 30\n")
     limit.write_text("max\n")
-    assert available_memory(meminfo, limit) == 4096
+    assert available_memory(meminfo, tmp_path) == 4096
     limit.write_text("1000\n")
-    assert available_memory(meminfo, limit) == 1000
+    assert available_memory(meminfo, tmp_path) == 1000 - (700 - 150)
 
 
 # -- names -----------------------------------------------------------------------------------------
@@ -285,6 +310,14 @@ def test_a_local_folder_is_itself(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert resolve(str(folder)) == folder
     monkeypatch.chdir(folder.parent)
     assert resolve("model") == Path("model")
+
+
+def test_a_file_may_have_any_name(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder has a longer one, with more behind the file's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for stem in ("n" * 250, "é" * 125):
+        (file := folder / f"{stem}.gguf").touch()
+        assert (resolve(str(file)) / "model.gguf").resolve() == file
 
 
 def test_the_default_name_is_the_default_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

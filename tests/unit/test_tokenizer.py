@@ -297,6 +297,7 @@ def changed(**fields: Any) -> str:
         (None, "has no tokenizer.json"),
         ("{", "tokenizer.json cannot be read"),
         ("[]", "tokenizer.json cannot be read"),
+        ("[" * 99_999, "tokenizer.json cannot be read"),
         ("{}", "shape"),
         (changed(model={"type": "BPE", "vocab": {"a": "b"}}), "tokenizers library cannot read"),
         (changed(decoder=None), "neither byte-level nor"),
@@ -315,7 +316,7 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, content: str | 
     assert str(tmp_path) not in str(refusal.value)
 
 
-@pytest.mark.parametrize("template", ["{% if %}", [{"template": "nameless"}]])
+@pytest.mark.parametrize("template", ["{% if %}", "{{ " + "-" * 99_999 + "1 }}", [{"template": "nameless"}]])
 def test_a_template_that_cannot_be_used_is_refused(tmp_path: Path, template: Any) -> None:
     folder = write_folder(tmp_path, tokenizer_config={"chat_template": template})
     with pytest.raises(TextError, match=r"not a valid Jinja template|shape"):
