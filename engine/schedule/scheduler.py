@@ -25,8 +25,8 @@ from operator import itemgetter
 
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.closed_line import ClosedLine
 from engine.schedule.host_cache import HostCache, Load
+from engine.schedule.memory_line import MemoryLine
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
 from engine.schedule.sequence import Sequence
@@ -38,7 +38,6 @@ DUE_SHARE = 4  # and one in so many rows, and tokens of prompts, to those that a
 # Blocks that a step looks for in the cache, and then for no further prompt: a millisecond. To begin with one
 # takes as long as so many.
 MOST_LOOKUPS, BEGIN_LOOKUPS = 512, 16
-VAIN_LOOKUPS = 64  # in each step, for all who let others pass: who looked for more looks again later
 
 
 class Scheduler:
@@ -82,9 +81,7 @@ class Scheduler:
         self._holders = Holders(cache)
         self._loads: list[Load] = []  # for the next batch
         self._fence = False
-        self._line = ClosedLine()  # for memory
-        self._lacking: dict[int, Sequence] = {}  # by tenant: who stood first there, and found too little
-        self._let_pass: dict[int, int] = {}  # tenants whose prompts let others pass, until which step
+        self._memory_line = MemoryLine()
         self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
         # Of the step that is being planned:
         self._picked: list[Sequence] = []  # had their turn, and stand in no line meanwhile
@@ -94,7 +91,6 @@ class Scheduler:
         self._short: list[Sequence] = []  # found no memory for their token
         self._begun: dict[int, int] = {}  # by tenant: tokens of its prompts that hold memory
         self._lookups = 0  # blocks that were looked for in the cache
-        self._tried: dict[int, int] = {}  # by stream: looks of who found too little before its turn
         self._most: int | None = None  # rows and drafts beside other tenants'; 0 if no more are to be had
         self._few_alone = False  # rows of whoever has the fewest, and nothing else
         self._row_limit = batch_rows  # with those of prompts
@@ -235,14 +231,10 @@ class Scheduler:
         self._short.clear()
         self._begun.clear()
         self._lookups = 0
-        self._tried.clear()
         self._decoding.begin_step()
         self._prompts.begin_step()
-        for tenant, until in list(self._let_pass.items()):
-            if self.steps < until:
-                self._prompts.close_to(tenant)
-            else:
-                del self._let_pass[tenant]
+        for tenant in self._memory_line.begin_step(self.steps):
+            self._prompts.close_to(tenant)
         self._shares.advance([turn.served for order in self._orders if (turn := order.next_turn())])
 
     def _end_step(self, batch: Batch) -> None:
@@ -330,11 +322,9 @@ class Scheduler:
 
     def _admit_lacking(self, batch: Batch) -> None:
         """Before others have rows, which they keep in this step."""
-        for tenant, first in list(self._lacking.items()):
-            if first not in self._prompts.queued or not self._holders.has_beside(tenant):
-                del self._lacking[tenant]
-            elif tenant not in self._let_pass and not self._prompts.closed:
-                del self._lacking[tenant]
+        for first in self._memory_line.leave_before_rows():
+            has_beside = self._holders.has_beside(first.tenant)
+            if first in self._prompts.queued and has_beside and not self._prompts.closed:
                 self._admit(batch, first, in_line=False)
                 self._file_again(first)
 
@@ -446,8 +436,9 @@ class Scheduler:
     def _admit(self, batch: Batch, sequence: Sequence, *, in_line: bool = True) -> bool:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with. `in_line`: it is its turn."""
-        if sequence.stream in self._tried and not self._evicted:  # it would find no more than a moment ago
-            self._let_nobody_overtake(sequence, self._tried[sequence.stream])
+        looks = self._memory_line.looks_of(sequence)
+        if looks is not None and not self._evicted:  # it would find no more than a moment ago
+            self._let_nobody_overtake(sequence, looks)
             return False
         self.cache.match_prefix(sequence)
         lookups = BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
@@ -460,7 +451,7 @@ class Scheduler:
             if not follows and in_line:
                 self._let_nobody_overtake(sequence, lookups)
             elif not follows:
-                self._tried[sequence.stream] = lookups
+                self._memory_line.looked_in_vain(sequence, lookups)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -473,20 +464,16 @@ class Scheduler:
         self._file_memory(sequence)
         return True
 
-    def _let_nobody_overtake(self, sequence: Sequence, lookups: int) -> None:
+    def _let_nobody_overtake(self, sequence: Sequence, looks: int) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.
         But others wait neither for what its own tenant's streams hold, nor in vain, nor for its looks."""
-        self._lacking[sequence.tenant] = sequence
-        lacks = sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - self.cache.blocks.available
-        if not self._hold(sequence.tenant, lacks) and self._line.close(
-            self.steps, self.cache.blocks.available
-        ):
+        free = self.cache.blocks.available
+        own = self._hold(sequence.tenant, sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - free)
+        if self._memory_line.stand_first(sequence, self.steps, looks=looks, free=free, own=own):
             self._prompts.close()
-            return
-        self._prompts.close_to(sequence.tenant)
-        sequence.last_served = self.steps  # it had its turn: nor is it due before them
-        several = lookups * (1 + len(self._let_pass))
-        self._let_pass[sequence.tenant] = self.steps + 1 + several // VAIN_LOOKUPS
+        else:
+            self._prompts.close_to(sequence.tenant)
+            sequence.last_served = self.steps  # it had its turn: nor is it due before them
 
     def _hold(self, tenant: int, blocks: int) -> bool:
         """Whether streams of this tenant hold so many."""

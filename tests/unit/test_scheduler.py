@@ -8,7 +8,8 @@ import pytest
 
 from engine.api import Sampling
 from engine.schedule.closed_line import IN_VAIN, ClosedLine
-from engine.schedule.scheduler import BEGIN_LOOKUPS, MOST_LOOKUPS, VAIN_LOOKUPS
+from engine.schedule.memory_line import VAIN_LOOKUPS
+from engine.schedule.scheduler import BEGIN_LOOKUPS, MOST_LOOKUPS
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, rows, streams, turns
