@@ -42,7 +42,7 @@ class JsonCall:
     def take_plain(self, text: str, at: int) -> int:
         if self._phase != "value" or self._key not in ARGUMENTS or self._quoted:
             return at
-        end = self._scanner.plain_until(text, at)
+        end = self._scanner.pass_plain(text, at)
         self.told += text[at:end]
         return end
 

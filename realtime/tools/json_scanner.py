@@ -8,7 +8,8 @@ import re
 SPACE = " \t\r\n"
 _OUTSIDE_STRINGS = frozenset('{}[],:"+-.0123456789Eetrufalsn' + SPACE)
 _IN_STRINGS = re.compile(r'["\\]')
-_WITHIN = re.compile(f"[,:+\\-.0-9Eetrufalsn{SPACE}]*")  # brackets, what ends and begins nothing
+_WITHIN = re.compile(f"[{{\\[,:+\\-.0-9Eetrufalsn{SPACE}]*")  # in brackets, what ends nothing
+_CLOSING = re.compile(r"[\]}]*")
 
 
 def signs_in(text: str) -> int:
@@ -26,17 +27,26 @@ class JsonScanner:
         self.depth = 0
         self.in_string = self.escaped = False
 
-    def plain_until(self, text: str, at: int) -> int:
-        """How far it is in the midst of a string, or of brackets: what stands there from `at` on changes
-        nothing."""
-        if not self.in_string and self.depth:
-            within = _WITHIN.match(text, at)
-            assert within is not None, "it may be empty"
-            return within.end()
-        if not self.in_string or self.escaped:
+    def pass_plain(self, text: str, at: int) -> int:
+        """In the midst of a string, or of brackets, pass what stands there from `at` on, as far as it ends
+        neither. Returns how far that is."""
+        if not self.in_string:
+            return self._pass_within(text, at)
+        if self.escaped:
             return at
         found = _IN_STRINGS.search(text, at)
         return found.start() if found else len(text)
+
+    def _pass_within(self, text: str, at: int) -> int:
+        """Brackets and what stands between them, of which a call may have thousands, a run at a time."""
+        while self.depth:
+            begun, at = at, _end(_WITHIN, text, at, len(text))
+            self.depth += text.count("[", begun, at) + text.count("{", begun, at)
+            closed, at = at, _end(_CLOSING, text, at, at + self.depth - 1)
+            self.depth -= at - closed
+            if at == begun:
+                break
+        return at
 
     def takes(self, char: str) -> bool:
         """Whether it may stand here in any JSON."""
@@ -65,3 +75,9 @@ class JsonScanner:
     def ends_before(self, char: str) -> bool:
         """Whether a number or a word ends before this character."""
         return self.depth == 0 and not self.in_string and (char in ",}]" or char in SPACE)
+
+
+def _end(run: re.Pattern[str], text: str, at: int, until: int) -> int:
+    found = run.match(text, at, until)
+    assert found is not None, "it may be empty"
+    return found.end()

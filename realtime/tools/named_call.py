@@ -28,7 +28,7 @@ class NamedCall:
     def take_plain(self, text: str, at: int) -> int:
         if self._scanner is None:
             return at
-        end = self._scanner.plain_until(text, at)
+        end = self._scanner.pass_plain(text, at)
         self.told += text[at:end]
         return end
 
