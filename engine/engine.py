@@ -99,7 +99,10 @@ class Engine:
         completed = self._execute(batch)
         self._apply_commands()
         self._constraining.start()
-        return self._output(completed, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._learn(completed, seconds)
+        self._save_while_idle()
+        return self._output(completed, seconds)
 
     @property
     def idle(self) -> bool:
@@ -225,15 +228,21 @@ class Engine:
         self._discarded = 0
         self._swapping.start_loads(batch)
         completed = self._executor.run(batch, self._commit)
-        if self._times is not None and (took_s := self._executor.completed_s) is not None:
-            self._times.learn(completed, took_s)
         self._swapping.save(self.cache)
-        # Where nothing is to be computed there is time to save all of it, until a command comes.
+        return completed
+
+    def _learn(self, completed: list[Row], seconds: float) -> None:
+        """How long these made others wait: what they were computed in, and what the step did beside, which
+        they have their share in, too."""
+        if self._times is not None and (computed_s := self._executor.completed_s) is not None:
+            self._times.learn(completed, computed_s + seconds - self._executor.seconds)
+
+    def _save_while_idle(self) -> None:
+        """Where nothing is to be computed there is time to save all of it, until a command comes."""
         while (
             self._nothing_to_compute and self._commands.empty and self._swapping.save(self.cache, wait=True)
         ):
             pass
-        return completed
 
     # -- commit ----------------------------------------------------------------------------------
 

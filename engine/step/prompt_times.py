@@ -1,6 +1,6 @@
 """Prompt times: how long tokens of prompts make a step in which others decode, and how many it may have.
 
-Mostly they are as many as take half of the time of those who decode. On a device a step that has any is
+Mostly they are as many as take a third of the time of those who decode. On a device a step that has any is
 launched anew and not replayed, and that alone may take several times as long as its rows do: a few tokens
 would be the dearest, with everybody's pace gone for them. There as many come as are worth it, and then none
 until the others have had their time.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from engine.step.times_table import TimesTable
 
-DEAR = 2.0  # times what they may take, or what a token costs at best
+LONG = 3.5  # times what they may take: hardly longer than those who decode take themselves
+DEAR = 2.0  # times what a token costs at best
 CHEAPER = 0.75  # of what a token costs: there are to be more of them
 
 
@@ -48,7 +49,7 @@ class PromptTimes:
         costs = [point.seconds / point.tokens for point in points]
         dear = costs[0] > DEAR * min(costs)
         few = first.tokens * may_take_s < least * first.seconds
-        if first.seconds <= DEAR * may_take_s or not (dear or few):
+        if first.seconds <= LONG * may_take_s or not (dear or few):
             return max(least, int(first.tokens * may_take_s / first.seconds))  # each costs as much, it seems
         if len(points) == 1 or costs[-1] < CHEAPER * costs[-2]:
             most = 2 * points[-1].tokens  # the more, the less each costs: more than were seen

@@ -1,5 +1,5 @@
 """Row times: how long steps take by how many rows decode in them, and how many rows a step of several tenants
-may have. Each of the others adds at most half of the time that the one with the fewest rows has alone.
+may have. Each of the others adds at most a third of the time that the one with the fewest rows has alone.
 
 What is not known is tried, a doubling at a time: a step that is too long is so once. How long a tenant takes
 alone is known of it alone: of another, whose contexts are long, as few rows may take many times as long.
@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from engine.step.times_table import KNOWN_STEPS, Seen, TimesTable
 
-PART = 0.5  # of others' time, for what comes beside them
+PART = 1 / 3  # of others' time, for what comes beside them
 TRIED = 8  # one in so many steps has none but those whose time is to be seen
 TENANTS, SELDOM = 4, 64  # of whom it is known: then one in so many, and else it is as of the quickest of them
 
@@ -66,5 +66,5 @@ class RowTimes:
         return None, min(others, key=attrgetter("seconds")) if len(others) >= TENANTS else None
 
     def beside(self, tokens: int) -> int:
-        """How many more leave so many two thirds of their pace."""
+        """How many more leave so many three quarters of their pace."""
         return max(0, int(self._table.most((1 + PART) * self.of(tokens))) - tokens)

@@ -42,8 +42,8 @@ class StepTimes:
             self._prompts.rest(PART * seconds)
 
     def prompt_tokens(self, rows: int) -> int:
-        """How many leave so many rows that decode two thirds of their pace. As many as of rows, as long as
-        nobody knows what they cost; half of a step's, if nobody knows that; and none now and then."""
+        """How many leave so many rows that decode three quarters of their pace. As many as of rows, as long
+        as nobody knows what they cost; half of a step's, if nobody knows that; and none now and then."""
         if self._mixed >= MIXED or self._prompts.owe:
             return 0
         if not self.rows:

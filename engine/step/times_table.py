@@ -60,16 +60,19 @@ class TimesTable:
         return points[-1].seconds
 
     def most(self, seconds: float) -> float:
-        """Of what takes so long; twice as many as were seen where none took longer."""
+        """Of what takes so long. Where nothing that was seen took longer, as many as would if it went on as
+        between the last two, and twice as many as were seen at most: the more may cost the more each."""
         points = self.points
         within = max((at for at, point in enumerate(points) if point.seconds <= seconds), default=-1)
         if within < 0:
             return 0
-        if within == len(points) - 1:
-            return 2 * points[-1].tokens
-        short, long = points[within], points[within + 1]
+        most = 2 * points[-1].tokens
+        if within < len(points) - 1:
+            short, long = points[within : within + 2]
+        elif len(points) == 1 or (short := points[-2]).seconds >= (long := points[-1]).seconds:
+            return most
         part = (seconds - short.seconds) / (long.seconds - short.seconds)
-        return short.tokens + part * (long.tokens - short.tokens)
+        return min(most, short.tokens + part * (long.tokens - short.tokens))
 
     @property
     def points(self) -> list[Seen]:

@@ -53,7 +53,7 @@ def test_how_many_are_worth_it_is_found_where_only_a_few_were_seen() -> None:
 
 
 @pytest.mark.parametrize("prompts_before", [False, True])
-def test_beside_prompts_others_keep_two_thirds_of_their_pace_and_prompts_go_on(prompts_before: bool) -> None:
+def test_beside_prompts_others_keep_most_of_their_pace_and_prompts_go_on(prompts_before: bool) -> None:
     times = StepTimes(STEP)
     driver = SchedulerDriver(
         blocks=3_000,
@@ -88,5 +88,5 @@ def test_beside_prompts_others_keep_two_thirds_of_their_pace_and_prompts_go_on(p
     while computed < 2_000:
         seconds += step()
     tokens = one.num_outputs - before
-    assert tokens * ROW_S >= 0.6 * seconds, "two thirds, but for what is tried"
-    assert computed / seconds >= 0.1 / TOKEN_S, "a third of the time, of which no more than half is lost"
+    assert tokens * ROW_S >= 0.9 / (1 + PART) * seconds, "most of their pace, but for what is tried"
+    assert computed / seconds >= 0.3 * PART / (1 + PART) / TOKEN_S, "the rest, of which not most is lost"

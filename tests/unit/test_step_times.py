@@ -10,6 +10,7 @@ import pytest
 from engine.api import Sampling
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import Sequence
+from engine.step.row_times import PART
 from engine.step.step_times import LEAST_SHARE, MIXED, StepTimes
 from tests.fakes.scheduler_driver import SchedulerDriver
 
@@ -40,7 +41,7 @@ def test_as_long_as_nothing_is_known_prompts_that_yield_have_half_of_a_step() ->
     assert times.prompt_tokens(8) == 8, "of prompts nothing is: as many as of rows"
 
 
-def test_they_take_half_as_long_as_the_rows_beside_them() -> None:
+def test_they_take_a_third_as_long_as_the_rows_beside_them() -> None:
     times = StepTimes(STEP)
     for rows in (2, 9, 4) * 40:
         times.learn(decoded(rows), takes(decoded(rows), token_s=0.0015))
@@ -48,8 +49,8 @@ def test_they_take_half_as_long_as_the_rows_beside_them() -> None:
         step = [*decoded(4), prompt(60)]
         times.learn(step, takes(step, token_s=0.0015))
     times.learn(decoded(4), takes(decoded(4), token_s=0.0015))
-    assert times.prompt_tokens(4) == pytest.approx(0.008 / 0.0015, abs=1.5)
-    assert times.prompt_tokens(9) == pytest.approx(0.0105 / 0.0015, abs=1.5)
+    assert times.prompt_tokens(4) == pytest.approx(PART * 0.016 / 0.0015, abs=1.5)
+    assert times.prompt_tokens(9) == pytest.approx(PART * 0.021 / 0.0015, abs=1.5)
 
 
 def test_where_a_prompt_costs_nothing_nobody_need_yield() -> None:
