@@ -91,6 +91,7 @@ class Engine:
         started = time.perf_counter()
         self._give_back_idle_memory()
         self._finish_loads()
+        waited_s = time.perf_counter() - started
         self._settle_grammars()
         batch = self.scheduler.schedule()
         self._drafting.extend(batch)
@@ -100,7 +101,7 @@ class Engine:
         self._apply_commands()
         self._constraining.start()
         seconds = time.perf_counter() - started
-        self._learn(completed, seconds)
+        self._learn(completed, seconds - waited_s)
         self._save_while_idle()
         return self._output(completed, seconds)
 
@@ -232,8 +233,8 @@ class Engine:
         return completed
 
     def _learn(self, completed: list[Row], seconds: float) -> None:
-        """How long these made others wait: what they were computed in, and what the step did beside, which
-        they have their share in, too."""
+        """How long these made others wait: while they were computed, and while the step did what it does
+        beside for each of them. `seconds` are the step's, but for what it waited with nothing to do."""
         if self._times is not None and (computed_s := self._executor.completed_s) is not None:
             self._times.learn(completed, computed_s + seconds - self._executor.seconds)
 
