@@ -181,7 +181,7 @@ class SpanReader:
             return self._take_blanks(text, at, origin)
         if self._held or self._mode not in ("content", "reasoning") or self._fresh:
             return at
-        until = self._marks.plain_until(self._mode, text, at)
+        until = self._marks.plain_until(self._mode, text, at, len(text))
         shown = self._spelling.delimiters.shown(text[at:until])
         if self._mode == "content":
             self._say_from(origin, Content(shown))
@@ -194,10 +194,11 @@ class SpanReader:
         return until
 
     def _take_blanks(self, text: str, at: int, origin: int) -> int:
-        blanks = _BLANKS.match(text, at, self._marks.plain_until("gap", text, at))
+        blanks = _BLANKS.match(text, at)
         assert blanks is not None, "there may be none"
-        self._hold_blanks(blanks[0], origin)
-        return blanks.end()
+        until = self._marks.plain_until("gap", text, at, blanks.end())
+        self._hold_blanks(text[at:until], origin)
+        return until
 
     def _hold_blanks(self, blanks: str, origin: int) -> None:
         """They are said if something follows, but at reasoning's beginning and between spans; that is not

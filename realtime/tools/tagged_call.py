@@ -107,8 +107,8 @@ class TaggedCall:
             return Step.MORE if len(self._read) < LONGEST_NAME else Step.BROKEN
         name = self._delimiters.spelt(self._read[: -len(end)]).strip()
         if not name:
-            blank = end == "\n"
-            return Step.MORE if blank else Step.BROKEN
+            self._read = ""  # blanks before it say nothing, however many they are
+            return Step.MORE if end == "\n" else Step.BROKEN
         self.name = name
         return self._enter("key" if end == self._key_open else "end" if end == self._call_end else "between")
 

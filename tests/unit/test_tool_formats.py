@@ -13,6 +13,7 @@ import pytest
 
 from realtime.tools.call_reader import LONGEST_UNTOLD
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
+from realtime.tools.marks import Marks
 from realtime.tools.parts import CallBegun, CallEnded, Content
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.spelling import spelling_of
@@ -332,6 +333,46 @@ def test_endless_blanks_are_not_held_without_end(before: str, single: bool) -> N
     blanks = "" if before.endswith(">") else " \n" * LONGEST_UNTOLD
     told_in = said.reasoning if THINK.open in before and THINK.close not in before else said.content
     assert told_in == before.removeprefix(THINK.open).removeprefix(THINK.close) + blanks + "x"
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_endless_lines_before_a_name_are_not_held(single: bool) -> None:
+    """What is put in beside the output has no bound of its own, and with each line all before it was read."""
+    pieces = Pieces("glm", single=single)
+    reader, said = pieces.reader(OFFERED), Told()
+    text = SPELT["glm"]([("find", {"q": "one"})])
+    opened, _, rest = text.partition("find")
+    tokens = pieces.tokens(opened)
+    for index, token in enumerate(tokens):
+        said.add(reader.feed(token, index))
+    said.add(reader.inject(pieces.tokens("\n" * 1000), len(tokens)))
+    assert reader.held < 100
+    for index, token in enumerate(pieces.tokens("find" + rest), len(tokens)):
+        said.add(reader.feed(token, index))
+    said.add(reader.flush())
+    assert [call[0] for call in said.whole] == ["find"]
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mistral"])
+def test_what_stands_between_calls_is_looked_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each comma all that stood behind it was, in search of a delimiter."""
+    looked_at, plain_until = list[int](), Marks.plain_until
+
+    def counted(marks: Marks, mode: str, text: str, at: int, *end: int) -> int:
+        until = plain_until(marks, mode, text, at, *end)
+        looked_at.append(until - at)
+        return until
+
+    monkeypatch.setattr(Marks, "plain_until", counted)
+    pieces = pieces_of(name, single=True)
+    reader = pieces.reader(OFFERED)
+    call = SPELT[name]([("find", {"q": "one"})])
+    tokens = pieces.tokens(call[: call.rindex("]")])
+    for index, token in enumerate(tokens):
+        reader.feed(token, index)
+    looked_at.clear()
+    reader.inject([pieces.token(b" ," * 500)], len(tokens))
+    assert sum(looked_at) <= 1000
 
 
 @pytest.mark.parametrize("name", ["hermes", "harmony", "gemma4", "lfm2"])
