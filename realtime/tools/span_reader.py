@@ -11,12 +11,11 @@ All of its state is in a few small values: a copy is a point to go back to.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
 
 from realtime.tools.call_reader import LONGEST_UNTOLD, CallReader, Step
-from realtime.tools.json_scanner import SPACE
+from realtime.tools.json_scanner import BLANKS, SPACE, end_of
 from realtime.tools.marks import Marks
 from realtime.tools.parts import (
     Arguments,
@@ -32,8 +31,6 @@ from realtime.tools.pythonic_call import is_of_name
 from realtime.tools.reasoning_count import ReasoningCount
 from realtime.tools.spelling import Mark, Spelling
 from realtime.tools.token_text import TokenText
-
-_BLANKS = re.compile(f"[{SPACE}]*")
 
 Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
 
@@ -194,9 +191,7 @@ class SpanReader:
         return until
 
     def _take_blanks(self, text: str, at: int, origin: int) -> int:
-        blanks = _BLANKS.match(text, at)
-        assert blanks is not None, "there may be none"
-        until = self._marks.plain_until("gap", text, at, blanks.end())
+        until = self._marks.plain_until("gap", text, at, end_of(BLANKS, text, at, len(text)))
         self._hold_blanks(text[at:until], origin)
         return until
 

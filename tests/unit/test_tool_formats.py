@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -381,9 +381,45 @@ def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch
     calls = [("find", {"n": [1, 2.5] * 500})]
     pieces = pieces_of(name, single=True)
     text = SPELT[name](calls)
-    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), list[str]()
+    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), counted_steps(pieces, monkeypatch)
     before = text.index("1")
-    kind: Any = type(pieces.spelling.call_reader("", {}))
+    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
+        said.add(reader.feed(token, index))
+    assert said.whole == calls
+    assert len(steps) < len(text) - 4000 // 2
+
+
+@pytest.mark.parametrize("name", ["hermes", "harmony", "lfm2", "glm", "qwen3_coder"])
+@pytest.mark.parametrize("text", ['\\"', "\n", "</a"], ids=["escapes", "lines", "tags"])
+def test_what_stands_in_a_string_is_read_in_runs(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever may end it or be escaped there: 16,000 such characters in an amend had everybody wait."""
+    calls = [("find", {"q": text * 500})]
+    pieces = pieces_of(name, single=False)
+    steps = counted_steps(pieces, monkeypatch)
+    spelt = SPELT[name](calls).encode()
+    said = told(pieces.reader(OFFERED), pieces.tokens(spelt.decode(), [len(spelt) // 2]))
+    assert said.whole == calls
+    assert len(steps) < 300
+
+
+@pytest.mark.parametrize(("name", "behind"), [("lfm2", ","), ("glm", "find\n")])
+def test_blanks_before_an_argument_are_read_in_runs(
+    name: str, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [("find", {"q": "a", "r": "b"})]
+    pieces = pieces_of(name, single=False)
+    before, found, rest = SPELT[name](calls).partition(behind)
+    steps = counted_steps(pieces, monkeypatch)
+    text = before + found + "\n" * 1000 + rest
+    assert told(pieces.reader(OFFERED), pieces.tokens(text, [])).whole == calls
+    assert len(steps) < 300
+
+
+def counted_steps(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The characters that readers of calls read one by one from now on."""
+    steps, kind = list[str](), cast(Any, type(pieces.spelling.call_reader("", {})))
     stepped = kind.step
 
     def step(call: Any, char: str) -> Any:
@@ -391,7 +427,4 @@ def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch
         return stepped(call, char)
 
     monkeypatch.setattr(kind, "step", step)
-    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
-        said.add(reader.feed(token, index))
-    assert said.whole == calls
-    assert len(steps) < len(text) - 4000 // 2
+    return steps
