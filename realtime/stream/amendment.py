@@ -31,6 +31,7 @@ LONGEST, MOST_SIGNS = (
     2048,
 )  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
+LONGEST_BEGINNING = 4 << 10  # and of that before its name and its arguments are found, one by one: some 10 ms
 
 
 class Amendment(NamedTuple):
@@ -142,11 +143,16 @@ def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
                 break
             search.read(char)
         text += more
-        if len(text) > LONGEST_WRITTEN:
+        most, where = (
+            (LONGEST_WRITTEN, "")
+            if search.settled
+            else (LONGEST_BEGINNING, " until its name is known and its arguments begin")
+        )
+        if len(text) > most:
             raise Refusal(
                 "invalid_params",
-                f'Call "{call.call_id}", with what was injected before it, has more than {LONGEST_WRITTEN} '
-                "characters: rewind, and inject it anew.",
+                f'Call "{call.call_id}", with what was injected before it, has more than {most} characters'
+                f"{where}: rewind, and inject it anew.",
             )
         if not characters.within_character:
             ends.append((behind, len(text)))

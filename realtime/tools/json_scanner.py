@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 
 SPACE = " \t\r\n"
+BLANKS = re.compile(f"[{SPACE}]*")
 _OUTSIDE_STRINGS = frozenset('{}[],:"+-.0123456789Eetrufalsn' + SPACE)
-_IN_STRINGS = re.compile(r'["\\]')
+_IN_STRING = re.compile(r'(?:[^"\\]|\\.)*+', re.DOTALL)  # escapes among it, which are whole
 _WITHIN = re.compile(f"[{{\\[,:+\\-.0-9Eetrufalsn{SPACE}]*")  # in brackets, what ends nothing
 _CLOSING = re.compile(r"[\]}]*")
 
@@ -32,17 +33,14 @@ class JsonScanner:
         neither. Returns how far that is."""
         if not self.in_string:
             return self._pass_within(text, at)
-        if self.escaped:
-            return at
-        found = _IN_STRINGS.search(text, at)
-        return found.start() if found else len(text)
+        return at if self.escaped else end_of(_IN_STRING, text, at, len(text))
 
     def _pass_within(self, text: str, at: int) -> int:
         """Brackets and what stands between them, of which a call may have thousands, a run at a time."""
         while self.depth:
-            begun, at = at, _end(_WITHIN, text, at, len(text))
+            begun, at = at, end_of(_WITHIN, text, at, len(text))
             self.depth += text.count("[", begun, at) + text.count("{", begun, at)
-            closed, at = at, _end(_CLOSING, text, at, at + self.depth - 1)
+            closed, at = at, end_of(_CLOSING, text, at, at + self.depth - 1)
             self.depth -= at - closed
             if at == begun:
                 break
@@ -77,7 +75,8 @@ class JsonScanner:
         return self.depth == 0 and not self.in_string and (char in ",}]" or char in SPACE)
 
 
-def _end(run: re.Pattern[str], text: str, at: int, until: int) -> int:
+def end_of(run: re.Pattern[str], text: str, at: int, until: int) -> int:
+    """Where a run ends that begins there."""
     found = run.match(text, at, until)
     assert found is not None, "it may be empty"
     return found.end()

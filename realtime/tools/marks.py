@@ -29,10 +29,10 @@ class Marks:
         """Whether more of it might be one, and it is none."""
         return text in self._beginnings
 
-    def plain_until(self, mode: str, text: str, at: int) -> int:
-        """Where the next one may begin."""
-        found = self._firsts[mode].search(text, at)
-        return found.start() if found else len(text)
+    def plain_until(self, mode: str, text: str, at: int, end: int) -> int:
+        """Where the next one may begin, or else the end."""
+        found = self._firsts[mode].search(text, at, end)
+        return found.start() if found else end
 
 
 def _first_of(marks: Collection[str]) -> re.Pattern[str]:

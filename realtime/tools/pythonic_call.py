@@ -11,13 +11,14 @@ from typing import Any
 
 from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
-from realtime.tools.json_scanner import SPACE
+from realtime.tools.json_scanner import BLANKS, SPACE, end_of
 
 LONGEST_LITERAL = (
     2048  # characters of what is no JSON, but for a string by itself: Python reads it for some ms
 )
-_IN_STRINGS = re.compile(r"""["'\\]""")
-_IN_BRACKETS, _IN_NONE = re.compile(r"""["'()\[\]{}]"""), re.compile(r"""["'()\[\]{},]""")
+# What stands in a string, by its quote, with escapes that are whole; in brackets; and in neither.
+_IN_STRINGS = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*+", re.DOTALL) for quote in "\"'"}
+_IN_BRACKETS, _IN_NONE = re.compile(r"""[^"'()\[\]{}]*"""), re.compile(r"""[^"'()\[\]{},]*""")
 _STRING = re.compile(r"""(["'])(?:\\.|(?!\1)[^\\])*+\1""", re.DOTALL)
 
 
@@ -39,11 +40,12 @@ class PythonicCall:
         return None if self.name is None else 0
 
     def take_plain(self, text: str, at: int) -> int:
+        if self._phase == "key" and not self._read:
+            return end_of(BLANKS, text, at, len(text))
         if self._phase != "value" or self._escaped:
             return at
-        ends = _IN_STRINGS if self._quote else _IN_BRACKETS if self._depth else _IN_NONE
-        found = ends.search(text, at)
-        end = min(found.start() if found else len(text), at + LONGEST_VALUE - len(self._read))
+        plain = _IN_STRINGS[self._quote] if self._quote else _IN_BRACKETS if self._depth else _IN_NONE
+        end = end_of(plain, text, at, at + LONGEST_VALUE - len(self._read))
         self._read += text[at:end]
         return end
 

@@ -11,12 +11,11 @@ All of its state is in a few small values: a copy is a point to go back to.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
 
 from realtime.tools.call_reader import LONGEST_UNTOLD, CallReader, Step
-from realtime.tools.json_scanner import SPACE
+from realtime.tools.json_scanner import BLANKS, SPACE, end_of
 from realtime.tools.marks import Marks
 from realtime.tools.parts import (
     Arguments,
@@ -32,8 +31,6 @@ from realtime.tools.pythonic_call import is_of_name
 from realtime.tools.reasoning_count import ReasoningCount
 from realtime.tools.spelling import Mark, Spelling
 from realtime.tools.token_text import TokenText
-
-_BLANKS = re.compile(f"[{SPACE}]*")
 
 Offered = Mapping[str, Collection[str]]  # of each tool the arguments that are no text
 
@@ -181,7 +178,7 @@ class SpanReader:
             return self._take_blanks(text, at, origin)
         if self._held or self._mode not in ("content", "reasoning") or self._fresh:
             return at
-        until = self._marks.plain_until(self._mode, text, at)
+        until = self._marks.plain_until(self._mode, text, at, len(text))
         shown = self._spelling.delimiters.shown(text[at:until])
         if self._mode == "content":
             self._say_from(origin, Content(shown))
@@ -194,10 +191,9 @@ class SpanReader:
         return until
 
     def _take_blanks(self, text: str, at: int, origin: int) -> int:
-        blanks = _BLANKS.match(text, at, self._marks.plain_until("gap", text, at))
-        assert blanks is not None, "there may be none"
-        self._hold_blanks(blanks[0], origin)
-        return blanks.end()
+        until = self._marks.plain_until("gap", text, at, end_of(BLANKS, text, at, len(text)))
+        self._hold_blanks(text[at:until], origin)
+        return until
 
     def _hold_blanks(self, blanks: str, origin: int) -> None:
         """They are said if something follows, but at reasoning's beginning and between spans; that is not

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from realtime.tools.call_reader import LONGEST_NAME, LONGEST_VALUE, Step
 from realtime.tools.delimiters import Delimiters
 from realtime.tools.formats import Tags
+from realtime.tools.json_scanner import BLANKS, end_of
 
 
 class TaggedCall:
@@ -38,7 +39,8 @@ class TaggedCall:
             self._key_ends[mark(tags.other_key_end)] = False
         self._value_open, self._value_end = mark(tags.value_open), mark(tags.value_end)
         self._call_end = mark(tags.call_end)
-        self._may_end = re.compile(f"[{re.escape(self._value_end[:1])}\n]")
+        newline, alone = ("\n?", "|\n\\Z") if tags.newlines else ("", "")
+        self._may_end = re.compile(newline + _whole_or_begun(self._value_end) + alone)
         self._newlines = tags.newlines
         self._other_kinds = other_kinds
         self._phase = "name" if opened or not tags.name_open else "open"
@@ -58,12 +60,19 @@ class TaggedCall:
         return len(begun.get(self._phase, ""))
 
     def take_plain(self, text: str, at: int) -> int:
-        if self._phase != "value" or not self._begun or self._read:
+        if self._phase == "between" and not self._read:
+            return end_of(BLANKS, text, at, len(text))
+        if self._phase != "value" or not self._begun:
             return at
+        while self._read:
+            if self._may_end.match(self._read + text[at : at + len(self._value_end)]):
+                return at
+            self._take(self._read[0])
+            self._read = self._read[1:]
         found = self._may_end.search(text, at)
         end = found.start() if found else len(text)
         if not self._is_text:
-            end = min(end, at + LONGEST_VALUE - len(self._value))
+            end = max(at, min(end, at + LONGEST_VALUE - len(self._value)))
         self._take(text[at:end])
         return end
 
@@ -107,8 +116,8 @@ class TaggedCall:
             return Step.MORE if len(self._read) < LONGEST_NAME else Step.BROKEN
         name = self._delimiters.spelt(self._read[: -len(end)]).strip()
         if not name:
-            blank = end == "\n"
-            return Step.MORE if blank else Step.BROKEN
+            self._read = ""  # blanks before it say nothing, however many they are
+            return Step.MORE if end == "\n" else Step.BROKEN
         self.name = name
         return self._enter("key" if end == self._key_open else "end" if end == self._call_end else "between")
 
@@ -183,6 +192,14 @@ class TaggedCall:
         except (ValueError, RecursionError):
             self.told += json.dumps(value, ensure_ascii=False)
         self._value = ""
+
+
+def _whole_or_begun(tag: str) -> str:
+    """A pattern: all of a tag, or of the end of a text as much as it has of one."""
+    pattern = ""
+    for char in reversed(tag):
+        pattern = re.escape(char) + (f"(?:{pattern}|\\Z)" if pattern else "")
+    return pattern
 
 
 def _refuse(constant: str) -> None:

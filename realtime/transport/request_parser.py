@@ -2,8 +2,8 @@
 
 h11 bounds a head only while it waits for the rest of it, and of two lengths it takes one. What is in front of
 this server may take the other (RFC 9112, 6.3 and 11.2). Nor does it bound the lines of a head, each of which
-costs the same however short it is: they are counted before any is parsed. It knows bytes and heads, and
-neither sockets nor how an answer travels.
+costs the same however short it is, nor those behind a body in chunks: they are counted before any is parsed.
+It knows bytes and heads, and neither sockets nor how an answer travels.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 
 import h11
+from h11._receivebuffer import ReceiveBuffer
 
 MOST_HEADERS = 128
 _SENTENCES = {
@@ -19,29 +20,41 @@ _SENTENCES = {
 }
 _NO_REQUEST = "This is not a valid HTTP request: {why}."
 _SENT = re.compile(r":? (?:bytearray\()?b['\"]")  # so begins what was sent where h11 says it again
-_END = re.compile(rb"\n\r?\n")  # of a head, as h11 finds it
+_END = re.compile(rb"\n\r?\n")  # of such lines, as h11 finds it
 
 
 class RequestProblem(h11.RemoteProtocolError):
     """A request that may not be as it is; the message is a sentence for its sender."""
 
 
+class FewLines(ReceiveBuffer):
+    """What has come and is not parsed yet. Of what h11 takes as lines, and parses in one go, it has few."""
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        data = bytes(self)
+        end = _END.search(data)
+        lines = data.count(b"\n", 0, end.start() + 1 if end else len(data))
+        if lines > 1 + MOST_HEADERS:  # the first of a head is the request's own
+            raise RequestProblem(
+                f"This request has more than {MOST_HEADERS} headers, in its head or behind its body.",
+                error_status_hint=431,
+            )
+        return super().maybe_extract_lines()
+
+
 class RequestParser(h11.Connection):
     def __init__(self, limit_bytes: int) -> None:
         super().__init__(h11.SERVER, limit_bytes)
+        self._receive_buffer = FewLines()
         self.problem: RequestProblem | None = None  # why it reads no further
         self._limit_bytes = limit_bytes
 
     def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         unread = self._unread() if self.their_state is h11.IDLE else 0
         try:
-            if unread:
-                self._check_lines(self.trailing_data[0])
             event = super().next_event()
             if isinstance(event, h11.Request):
                 self._check(event, unread - self._unread())
-            elif isinstance(event, h11.EndOfMessage) and len(event.headers) > MOST_HEADERS:
-                raise _too_many("end")
         except h11.RemoteProtocolError as error:
             self.problem = error if isinstance(error, RequestProblem) else self._explained(error)
             raise
@@ -49,12 +62,6 @@ class RequestParser(h11.Connection):
 
     def _unread(self) -> int:
         return len(self.trailing_data[0])
-
-    def _check_lines(self, data: bytes) -> None:
-        end = _END.search(data)
-        lines = data.count(b"\n", 0, end.start() + 1 if end else len(data))
-        if lines > 1 + MOST_HEADERS:  # the first is the request's own
-            raise _too_many("head")
 
     def _check(self, request: h11.Request, head_bytes: int) -> None:
         if head_bytes > self._limit_bytes:
@@ -72,9 +79,3 @@ def _why(error: h11.RemoteProtocolError) -> str:
     """As h11 says it, but for what was sent: a key may stand there."""
     why = _SENT.split(str(error))[0]
     return why[:1].lower() + why[1:]
-
-
-def _too_many(where: str) -> RequestProblem:
-    return RequestProblem(
-        f"The {where} of this request has more than {MOST_HEADERS} headers.", error_status_hint=431
-    )

@@ -236,11 +236,15 @@ async def test_as_many_headers_as_there_may_be_are_no_fewer_behind_a_request_tha
             assert await peer.read(5) == b"hello"
 
 
-async def test_too_many_headers_behind_a_body_end_the_connection() -> None:
+@pytest.mark.parametrize("end", [b"\r\n", b""], ids=["whole", "without their end"])
+async def test_too_many_headers_behind_a_body_end_the_connection_before_they_are_parsed(end: bytes) -> None:
+    """The last of them is none, which nobody has looked at."""
     async with serving(reading(Events())) as server, raw_socket(server) as peer:
         await peer.send(b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
-        await peer.send(FIELDS + b"a:b\r\n\r\n")
-        assert (await peer.read_rest()).startswith(b"HTTP/1.1 431 ")
+        await peer.send(FIELDS + b"a:b\r\nno header\r\n" + end)
+        told = await peer.read_rest()
+        assert told.startswith(b"HTTP/1.1 431 ")
+        assert b"128 headers" in told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from midstream import protocol
 from midstream.protocol import Function, Tool
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
-from realtime.stream.amendment import Amendment, amendment, checked
+from realtime.stream.amendment import LONGEST_BEGINNING, Amendment, amendment, checked
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
@@ -248,6 +248,21 @@ def test_a_call_that_takes_long_to_read_again_is_not_amended(monkeypatch: pytest
     assert output.spans.lengths.calls == len(CALLS), "all of it is read"
     with pytest.raises(Refusal, match="more than 2000 characters"):
         written.amend(output, OLD)
+
+
+@pytest.mark.parametrize("name", ["hermes", "lfm2", "glm"])
+def test_a_call_that_begins_with_endless_blanks_is_not_amended(name: str) -> None:
+    """Where its arguments begin is looked for character by character."""
+    written = Written(name, [("find", OLD)], single=True)
+    opened, _, rest = written.text.partition("find")
+    output = written.output(0)
+    blanks = "\n" * LONGEST_BEGINNING
+    opened = opened.replace('{"name', "{" + blanks + '"name') if name == "hermes" else opened + blanks
+    output.inject(written.pieces.tokens(opened + "find" + rest))
+    assert output.spans is not None
+    assert output.spans.lengths.calls == 1, "all of it is read"
+    with pytest.raises(Refusal, match=f"more than {LONGEST_BEGINNING} characters until its name is known"):
+        written.amend(output, {"n": 4})
 
 
 def test_a_token_that_the_model_has_no_weights_for_is_refused() -> None:

@@ -462,6 +462,20 @@ def test_a_message_of_many_fields_is_refused_without_a_look_at_them(value: str) 
     assert error["message"] == f"`messages[0]` has more than {MOST_FIELDS} fields."
 
 
+@pytest.mark.parametrize("whole", ["{%s}", '{"messages":[{%s}]}'], ids=["body", "message"])
+def test_fields_are_read_to_the_first_that_is_too_many(whole: str) -> None:
+    """A dictionary of a megabyte of them would take forty milliseconds."""
+    few = ",".join(f'"{"k" * 250}{n}":null' for n in range(MOST_FIELDS))
+    assert "than 256 fields" not in refused(ChatBody, (whole % few).encode())["message"]
+    body = (whole % (few + "".join(f',"{n}":null' for n in range(90_000)))).encode()
+    tracemalloc.start()
+    try:
+        assert f"than {MOST_FIELDS} fields" in refused(ChatBody, body)["message"]
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(("kind", "name"), [(TextBody, "echo"), (ChatBody, "stop")])
 def test_nonsense_is_refused_without_making_objects_of_it(kind: type[ChatBody | TextBody], name: str) -> None:
     asked = b'"messages":[{"role":"user","content":""}]' if kind is ChatBody else b'"prompt":""'

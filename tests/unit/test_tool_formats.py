@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ast
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from realtime.tools.call_reader import LONGEST_UNTOLD
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
+from realtime.tools.marks import Marks
 from realtime.tools.parts import CallBegun, CallEnded, Content
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.spelling import spelling_of
@@ -334,15 +335,91 @@ def test_endless_blanks_are_not_held_without_end(before: str, single: bool) -> N
     assert told_in == before.removeprefix(THINK.open).removeprefix(THINK.close) + blanks + "x"
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_endless_lines_before_a_name_are_not_held(single: bool) -> None:
+    """What is put in beside the output has no bound of its own, and with each line all before it was read."""
+    pieces = Pieces("glm", single=single)
+    reader, said = pieces.reader(OFFERED), Told()
+    text = SPELT["glm"]([("find", {"q": "one"})])
+    opened, _, rest = text.partition("find")
+    tokens = pieces.tokens(opened)
+    for index, token in enumerate(tokens):
+        said.add(reader.feed(token, index))
+    said.add(reader.inject(pieces.tokens("\n" * 1000), len(tokens)))
+    assert reader.held < 100
+    for index, token in enumerate(pieces.tokens("find" + rest), len(tokens)):
+        said.add(reader.feed(token, index))
+    said.add(reader.flush())
+    assert [call[0] for call in said.whole] == ["find"]
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mistral"])
+def test_what_stands_between_calls_is_looked_at_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With each comma all that stood behind it was, in search of a delimiter."""
+    looked_at, plain_until = list[int](), Marks.plain_until
+
+    def counted(marks: Marks, mode: str, text: str, at: int, *end: int) -> int:
+        until = plain_until(marks, mode, text, at, *end)
+        looked_at.append(until - at)
+        return until
+
+    monkeypatch.setattr(Marks, "plain_until", counted)
+    pieces = pieces_of(name, single=True)
+    reader = pieces.reader(OFFERED)
+    call = SPELT[name]([("find", {"q": "one"})])
+    tokens = pieces.tokens(call[: call.rindex("]")])
+    for index, token in enumerate(tokens):
+        reader.feed(token, index)
+    looked_at.clear()
+    reader.inject([pieces.token(b" ," * 500)], len(tokens))
+    assert sum(looked_at) <= 1000
+
+
 @pytest.mark.parametrize("name", ["hermes", "harmony", "gemma4", "lfm2"])
 def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Character by character, an amend of a long call had everybody wait."""
     calls = [("find", {"n": [1, 2.5] * 500})]
     pieces = pieces_of(name, single=True)
     text = SPELT[name](calls)
-    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), list[str]()
+    reader, said, steps = pieces.reader({"find": {"n"}}), Told(), counted_steps(pieces, monkeypatch)
     before = text.index("1")
-    kind: Any = type(pieces.spelling.call_reader("", {}))
+    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
+        said.add(reader.feed(token, index))
+    assert said.whole == calls
+    assert len(steps) < len(text) - 4000 // 2
+
+
+@pytest.mark.parametrize("name", ["hermes", "harmony", "lfm2", "glm", "qwen3_coder"])
+@pytest.mark.parametrize("text", ['\\"', "\n", "</a"], ids=["escapes", "lines", "tags"])
+def test_what_stands_in_a_string_is_read_in_runs(
+    name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever may end it or be escaped there: 16,000 such characters in an amend had everybody wait."""
+    calls = [("find", {"q": text * 500})]
+    pieces = pieces_of(name, single=False)
+    steps = counted_steps(pieces, monkeypatch)
+    spelt = SPELT[name](calls).encode()
+    said = told(pieces.reader(OFFERED), pieces.tokens(spelt.decode(), [len(spelt) // 2]))
+    assert said.whole == calls
+    assert len(steps) < 300
+
+
+@pytest.mark.parametrize(("name", "behind"), [("lfm2", ","), ("glm", "find\n")])
+def test_blanks_before_an_argument_are_read_in_runs(
+    name: str, behind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = [("find", {"q": "a", "r": "b"})]
+    pieces = pieces_of(name, single=False)
+    before, found, rest = SPELT[name](calls).partition(behind)
+    steps = counted_steps(pieces, monkeypatch)
+    text = before + found + "\n" * 1000 + rest
+    assert told(pieces.reader(OFFERED), pieces.tokens(text, [])).whole == calls
+    assert len(steps) < 300
+
+
+def counted_steps(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The characters that readers of calls read one by one from now on."""
+    steps, kind = list[str](), cast(Any, type(pieces.spelling.call_reader("", {})))
     stepped = kind.step
 
     def step(call: Any, char: str) -> Any:
@@ -350,7 +427,4 @@ def test_what_is_written_between_brackets_is_read_in_runs(name: str, monkeypatch
         return stepped(call, char)
 
     monkeypatch.setattr(kind, "step", step)
-    for index, token in enumerate(pieces.tokens(text, [before, text.rindex("5") + 1])):
-        said.add(reader.feed(token, index))
-    assert said.whole == calls
-    assert len(steps) < len(text) - 4000 // 2
+    return steps

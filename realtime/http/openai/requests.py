@@ -30,7 +30,7 @@ from midstream.protocol import (
     Tools,
 )
 from realtime.codec import FEW_BIASES, explain_error, said_and_path
-from realtime.http.bodies_and_headers import MOST_FIELDS, fields_of
+from realtime.http.bodies_and_headers import MOST_FIELDS, TooManyFieldsError, few_fields, fields_of
 from realtime.http.openai.errors import FieldRefusal
 from realtime.refusal import Refusal, shortened
 from realtime.untyped import MOST_VALUES, most_values, quick_float, too_many
@@ -248,11 +248,12 @@ def _converted(kind: type[B], asked: dict[str, Raw]) -> B:
 def _turn(at: int, turn: Raw) -> Raw | dict[str, Raw]:
     """A message without what says nothing: clients send back whole messages that they were given."""
     try:
-        whole = msgspec.json.decode(turn, type=dict[str, Raw])
+        whole = few_fields(turn)
     except msgspec.ValidationError:
         return turn
-    if len(whole) > MOST_FIELDS:
-        raise FieldRefusal(f"messages[{at}]", f"`messages[{at}]` has more than {MOST_FIELDS} fields.")
+    except TooManyFieldsError:
+        message = f"`messages[{at}]` has more than {MOST_FIELDS} fields."
+        raise FieldRefusal(f"messages[{at}]", message) from None
     said = {name: value for name, value in whole.items() if name == "content" or value not in _NOTHING}
     said.pop(_SAID_BY_CONTENT, None)
     for name in said.keys() - set(Turn.__struct_fields__):
