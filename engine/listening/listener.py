@@ -218,8 +218,8 @@ class Listener:
                 self._ask(gateway, command)
             case api.Settle(stream=stream, key=key):
                 self._next(key, self._claims.settle(key, Claim(gateway, stream)))
-            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s):
-                kept = self._deposits.leave(name, what, for_s, time.monotonic())
+            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s, tenant=tenant):
+                kept = self._deposits.leave(name, what, for_s, time.monotonic(), tenant)
                 gateway.answer(api.Deposited(stream, kept))
             case api.Collect(stream=stream, name=name):
                 gateway.answer(api.Collected(stream, self._deposits.collect(name, time.monotonic())))

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from engine import api
+from engine import api, deposits
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from engine.listening import limits, listener
 from engine.listening.grpc_door import GrpcCall, GrpcDoor
@@ -928,12 +928,13 @@ def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
     assert engine.next_commands() == [api.Cancel(number)]
 
 
-def test_what_one_gateway_leaves_another_has_once(
-    engine: SimulatedEngine, connect: Callable[[], Gateway]
+def test_what_one_gateway_leaves_another_has_once_and_too_many_of_a_tenant_are_not_kept(
+    engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = joined(connect, 2)
-    first.send([api.Deposit(1, b"name", b"what", 30.0)])
-    assert first.hear() == api.Deposited(1, True)
+    monkeypatch.setattr(deposits, "MOST_OF_A_TENANT", 1)
+    first.send([api.Deposit(1, b"name", b"what", 30.0, 5), api.Deposit(2, b"more", b"what", 30.0, 5)])
+    assert [first.hear() for _ in range(2)] == [api.Deposited(1, True), api.Deposited(2, False)]
     first.close()
     second.send([api.Collect(7, b"other"), api.Collect(8, b"name"), api.Collect(9, b"name")])
     heard = [second.hear() for _ in range(3)]
