@@ -411,9 +411,11 @@ class Claimed(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Kept(Struct, tag=True, array_like=True, frozen=True):
-    """A stream that was submitted to be kept can be adopted from now on."""
+    """A stream that was submitted to be kept can be adopted from now on; or no more, where all that is kept
+    was too much."""
 
     stream: int
+    whole: bool = True
 
 
 class Deposited(Struct, tag=True, array_like=True, frozen=True):

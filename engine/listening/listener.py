@@ -106,6 +106,7 @@ class Listener:
                 if owner.gateway is not None and owner.gateway in shares:
                     news.stream = owner.number
                     shares[owner.gateway].append(news)
+            self._tell_given_up()
         for gateway, share in shares.items():
             gateway.queue.acquire()
             told = msgspec.msgpack.encode(replace(output, news=share))
@@ -121,6 +122,13 @@ class Listener:
             if owner.kept is not None:
                 owner.gateway.ended[owner.number] = owner.kept
         return owner
+
+    def _tell_given_up(self) -> None:
+        """From either thread: whose streams can be adopted no more is not to leave them to others."""
+        for kept in self._kept.take_given_up():
+            owner = None if kept.number is None else self._owners.get(kept.number)
+            if owner is not None and owner.gateway is not None:
+                self._loop.call_soon_threadsafe(owner.gateway.answer, api.Kept(owner.number, whole=False))
 
     def leave(self) -> None:
         """The engine ends, and nobody is to blame for it: so gateways hear, if they listen."""
@@ -164,6 +172,7 @@ class Listener:
             with self._lock:
                 for command in commands:
                     said += self._for_engine(gateway, command)
+                self._tell_given_up()
         finally:  # what came before one that cannot be taken is known here, and is to be there
             if said or not commands:  # nothing at all asks whether the engine lives
                 self._send(said)

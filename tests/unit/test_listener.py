@@ -928,6 +928,23 @@ def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
     assert engine.next_commands() == [api.Cancel(number)]
 
 
+def test_a_gateway_hears_which_of_its_streams_can_be_adopted_no_more(
+    engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800)
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    assert first.hear() == api.Kept(3)
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([replace(submit(3), keep=api.Keep(b"other", bytes(500)))])
+    assert [second.hear() for _ in range(2)] == [api.Kept(3), api.Kept(3, whole=False)]
+    engine.next_commands()
+    first.send([api.Note(3, 0, bytes(500))])
+    assert first.hear() == api.Kept(3, whole=False)
+    first.close()
+    assert engine.next_commands() == [api.Cancel(number)]
+
+
 def test_what_one_gateway_leaves_another_has_once_and_too_many_of_a_tenant_are_not_kept(
     engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
