@@ -79,6 +79,13 @@ class Kept:
         )
         return self._process
 
+    async def begin(self, *, speaks: bool = False) -> Process:
+        """For the first time: nobody serves yet, who could wait until the system has what it takes."""
+        try:
+            return await self.start(speaks=speaks)
+        except OSError as error:
+            raise NotStartedError(f"{self.name} cannot be started: {error.strerror}") from None
+
     def _asked(self) -> dict[str, str]:
         """What it finds in its environment beside what we have."""
         return {}
@@ -269,7 +276,7 @@ class SeveralGateways:
     async def start(self) -> str:
         """Returns what the first of them says when it is ready. Raises NotStartedError."""
         for engine in self._engines:  # one by one, since each looks how much memory there is
-            await engine.start()
+            await engine.begin()
             self.background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
             await _first(engine.ready.wait(), engine.ended())
             if not engine.ready.is_set():
@@ -397,7 +404,7 @@ def _without_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 async def _until_it_says_so(gateway: Kept) -> str:
     """What it says when it is ready: lines, and an empty one."""
-    process = await gateway.start(speaks=True)
+    process = await gateway.begin(speaks=True)
     assert process.stdout is not None
     said = ""
     while line := (await process.stdout.readline()).decode():

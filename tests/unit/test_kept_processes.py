@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from engine import api
 from keeper import kept_process
 from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
@@ -20,6 +21,7 @@ from realtime import several_gateways
 from realtime.__main__ import main
 from realtime.config import ListenOptions, ModelOptions, Options
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.outlines import outlines
 from realtime.fleet.watched_engine import EngineFailed
 from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
 
@@ -32,6 +34,39 @@ class Context:
 
 
 LACKING = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the engine does not start: the machine lacks what it takes: {}"),
+        (["--gateways", "2"], "engine 0 cannot be started: {}"),
+        (
+            ["--gateways", "2", "--fleet", "static", "--engine-addresses", "unix:/none"],
+            "gateway 0 cannot be started: {}",
+        ),
+    ],
+)
+def test_where_no_process_can_be_started_at_all_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    async def lacking(*_: object, **__: object) -> None:
+        raise LACKING
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", lacking)
+    assert main([*words, "--model", "toy", "--port", "0", "--engine-spare", "off"]) == 1
+    assert capsys.readouterr().err.endswith(f"midstream: {said.format(LACKING.strerror)}\n")
+
+
+async def test_what_models_are_cannot_be_read_where_no_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lacking(*_: object, **__: object) -> None:
+        raise LACKING
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", lacking)
+    with pytest.raises(EngineFailed, match="reads what models are: Resource temporarily unavailable"):
+        await outlines({"toy": api.EngineOptions(model="toy")})
 
 
 async def test_a_gateway_that_cannot_be_started_anew_at_once_is_later(
