@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import signal
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -358,6 +360,26 @@ def test_last_words_are_heard_behind_what_is_no_text(
     assert kept.address() == ""
     assert kept.wait() == "no room"
     assert "midstream: no room" in capsys.readouterr().err
+
+
+def test_who_has_ended_is_not_waited_for_as_long_as_what_it_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would start another in its place."""
+    says = (
+        "import subprocess, sys; left = subprocess.Popen(['sleep', '600']); print(left.pid, file=sys.stderr)"
+    )
+    monkeypatch.setattr(kept_process, "with_this_process", lambda *command: [sys.executable, "-c", says])
+    monkeypatch.setattr(kept_process, "LAST_WORDS_S", 0.01)
+    logged = SimpleQueue[str]()
+    monkeypatch.setattr("sys.stderr.write", logged.put)
+    process = KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame")
+    left = int(logged.get(timeout=30))
+    try:
+        process.wait()
+        assert Path(f"/proc/{left}").exists()
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 def test_last_words_are_heard_where_nobody_can_log_them(monkeypatch: pytest.MonkeyPatch) -> None:
