@@ -156,14 +156,14 @@ class Listener:
         log.info("a gateway has joined: there are %d", len(self._gateways))
         gateway.welcome()
 
-    def note_refusal(self, why: str) -> None:
+    def note_refusal(self, whence: str, why: str) -> None:
         self._unsaid += 1
         now = time.monotonic()
         if now >= self._silent_until_s:
             others = (
                 f", and {self._unsaid - 1} others were since this was last said" if self._unsaid > 1 else ""
             )
-            log.warning("a connection is refused: %s%s", why, others)
+            log.warning("a connection%s is refused: %s%s", whence, why, others)
             self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:

@@ -4,6 +4,7 @@ whatever they like: who may join, what each hears, and what becomes of the strea
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,6 +279,14 @@ def test_a_wrong_token_is_refused_in_a_sentence(
     assert welcomed(connect().join())
 
 
+def test_whoever_runs_an_engine_is_told_from_where_one_came_that_is_refused(
+    engine: SimulatedEngine, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert connect().join("another").hear() == api.Failed(WRONG)
+    whence = "" if engine.address.startswith("unix:") else r" from 127.0.0.1:\d+"
+    assert re.search(f"a connection{whence} is refused: {WRONG}", caplog.text)
+
+
 def test_an_engine_without_a_token_takes_whoever_connects(
     listens: Callable[..., SimulatedEngine], door: Door, fleet: Fleet
 ) -> None:
@@ -337,7 +346,7 @@ def test_of_many_that_are_refused_the_log_says_little(
     monkeypatch.setattr(listener, "SAID_EVERY_S", float("inf"))
     for _ in range(20):
         refused()
-    assert caplog.text.count("a connection is refused") == 1
+    assert caplog.text.count(" is refused: ") == 1
     engine.listener._silent_until_s = 0.0
     refused()
     assert "and 19 others were since this was last said" in caplog.text
@@ -752,7 +761,7 @@ def test_who_hangs_up_on_the_handshake_is_said_to_have(
         stranger.shutdown(socket.SHUT_WR)
         assert Gateway(stranger).hear() is None
     engine.leave()  # it has said all that it says
-    assert "a connection is refused: it hung up" in caplog.text
+    assert re.search(r"a connection from 127.0.0.1:\d+ is refused: it hung up", caplog.text)
 
 
 @pytest.mark.parametrize("door", ["tls"], indirect=True)
