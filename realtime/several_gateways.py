@@ -47,9 +47,9 @@ OLD_S = 10.0  # one that has run for so long is started at once
 STILL_S = 30.0  # between two words of one that is waited for
 NOT_THERE_YET = (FileNotFoundError, ConnectionRefusedError)  # at its socket
 SAID_EVERY_S = 1.0
-ENGINE_END_S = 5.0
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself
-GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
+END_S = 20.0  # behind the grace, whatever hangs: one server takes no longer, and nobody waits longer for us
+ENGINE_END_S = 5.0  # of these, where there are engines
 
 
 class NotStartedError(Exception):
@@ -303,7 +303,8 @@ class SeveralGateways:
 
     async def drained(self) -> None:
         """Who does not end by itself, as one that has hung, is ended."""
-        await asyncio.gather(*(gateway.ended(self._grace_s + GATEWAY_END_S) for gateway in self._gateways))
+        within_s = self._grace_s + END_S - (ENGINE_END_S if self._engines else 0.0)
+        await asyncio.gather(*(gateway.ended(within_s) for gateway in self._gateways))
 
     async def stop(self) -> None:
         for gateway in self._gateways:  # that nobody waits for any more

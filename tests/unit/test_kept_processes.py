@@ -26,6 +26,7 @@ from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.outlines import outlines
 from realtime.fleet.watched_engine import EngineFailed
 from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
+from tests.ops.shutdown import AFTER_GRACE_S
 
 
 class Context:
@@ -228,7 +229,7 @@ async def test_of_an_engine_that_goes_it_is_not_said_that_it_does_not_serve_yet(
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
+    monkeypatch.setattr(several_gateways, "END_S", 0.0)
     several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
     several._gateways[0]._command = hanging("print('.\\n', flush=True); ")
     await several.start()
@@ -236,6 +237,26 @@ async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     await asyncio.wait_for(several.drained(), 30)
     await several.stop()
     assert "gateway 0 does not end: it is ended" in caplog.text
+
+
+@pytest.mark.parametrize("fleet", ["embedded", "static"])
+async def test_whatever_hangs_they_end_within_the_time_that_one_server_takes_at_most(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Any
+) -> None:
+    """Who stops a service waits for no longer, and kills all of it then."""
+    options = Options(fleet=fleet, gateways=2, shutdown_grace_s=7)
+    several = SeveralGateways(options, [ModelEntry("toy", ModelOptions(model="toy"), "auto")], tmp_path, 0)
+    waited: dict[str, list[float]] = {}
+
+    async def ended(kept: Kept, within_s: float) -> None:
+        waited.setdefault(kept.name, []).append(within_s)
+
+    monkeypatch.setattr(Kept, "ended", ended)
+    await several.drained()
+    drained_s = max(waits[0] for waits in waited.values())
+    await several.stop()
+    engines_s = max([waits[0] for name, waits in waited.items() if name.startswith("engine")], default=0.0)
+    assert (drained_s > 7, drained_s + engines_s) == (True, 7 + AFTER_GRACE_S)
 
 
 async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
