@@ -197,11 +197,12 @@ class Disown(Command, frozen=True):
 
 class Deposit(Command, frozen=True):
     """Keep this for whichever gateway asks for it first, by its name, for so many seconds. `stream` is the
-    number of this question. Answered by Deposited."""
+    number of this question; `tenant` as in Submit. Answered by Deposited."""
 
     name: bytes
     what: bytes
     for_s: float
+    tenant: int = 0
 
 
 class Collect(Command, frozen=True):
@@ -410,13 +411,16 @@ class Claimed(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Kept(Struct, tag=True, array_like=True, frozen=True):
-    """A stream that was submitted to be kept can be adopted from now on."""
+    """A stream that was submitted to be kept can be adopted from now on; or no more, where all that is kept
+    was too much."""
 
     stream: int
+    whole: bool = True
 
 
 class Deposited(Struct, tag=True, array_like=True, frozen=True):
-    """It can be collected from now on, or is refused: too much for a deposit."""
+    """It can be collected from now on, or is refused: too much for a deposit, or one too many of its
+    tenant's."""
 
     stream: int
     kept: bool

@@ -1,6 +1,7 @@
 """Stands between a gateway and the fleet: `python -m keeper.agent ADDRESS FILE GATEWAY` keeps the file of
 addresses as the ledger says, tells the ledger what the gateway says of its streams, and the gateway how the
-fleet is. Both are lines of JSON, through stdin and stdout; any other line there is for the gateway's log.
+fleet is. Both are lines of JSON, through stdin and stdout; an empty one there says that it lives, and any
+other is for the gateway's log.
 
 It is a process of its own beside each gateway. When Ray's GCS does not answer, or has no fleet, the file
 stays as it is; after a minute without it Ray's library may end the process, and another is started.
@@ -97,12 +98,18 @@ def main() -> None:
             while True:
                 agent.look(ledger)
                 told = ""
-                time.sleep(LOOK_EVERY_S)
+                _rest()
         except (LedgerError, AddressesFileError) as problem:
             if str(problem) != told:
                 print(f"{problem}; engines are looked for where they were", flush=True)
             told = str(problem)
-            time.sleep(LOOK_EVERY_S)
+            _rest()
+
+
+def _rest() -> None:
+    """Until the next look, as one that lives."""
+    print(flush=True)
+    time.sleep(LOOK_EVERY_S)
 
 
 if __name__ == "__main__":

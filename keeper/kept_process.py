@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.05  # whether it is ready
 SILENCE_S = 30.0  # of a gateway that has hung
+LAST_WORDS_S = 2.0  # that what it wrote takes to be read, behind its end
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself
 EVERYWHERE = ("0.0.0.0", "[::]")
 
@@ -77,9 +78,10 @@ class KeptProcess:
         return ""
 
     def wait(self) -> str:
-        """Until its end: how it came to it."""
+        """Until its end: how it came to it. What it had started, and left behind, may hold its standard error
+        open for as long as it likes."""
         status = self._process.wait()
-        self._reading.join()
+        self._reading.join(LAST_WORDS_S)
         self._folder.cleanup()
         if status < 0:
             return f"it was ended by {signal.Signals(-status).name}"

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _listen(options: ListenOptions, door: Door, token: str) -> None:
     # As SIGTERM it ends a load at once: libraries on their way make anything of an exception that comes then.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
     # They bring torch with them: only once it is known that there is something to do.
     from engine.listening.listen import listen
     from engine.model.preflight import ModelError

@@ -47,9 +47,9 @@ OLD_S = 10.0  # one that has run for so long is started at once
 STILL_S = 30.0  # between two words of one that is waited for
 NOT_THERE_YET = (FileNotFoundError, ConnectionRefusedError)  # at its socket
 SAID_EVERY_S = 1.0
-ENGINE_END_S = 5.0
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself
-GATEWAY_END_S = 30.0  # behind its grace: it waits less for whatever it closes then
+END_S = 20.0  # behind the grace, whatever hangs: one server takes no longer, and nobody waits longer for us
+ENGINE_END_S = 5.0  # of these, where there are engines
 
 
 class NotStartedError(Exception):
@@ -78,6 +78,13 @@ class Kept:
             start_new_session=True,  # what a terminal sends comes to us alone
         )
         return self._process
+
+    async def begin(self, *, speaks: bool = False) -> Process:
+        """For the first time: nobody serves yet, who could wait until the system has what it takes."""
+        try:
+            return await self.start(speaks=speaks)
+        except OSError as error:
+            raise NotStartedError(f"{self.name} cannot be started: {error.strerror}") from None
 
     def _asked(self) -> dict[str, str]:
         """What it finds in its environment beside what we have."""
@@ -269,7 +276,7 @@ class SeveralGateways:
     async def start(self) -> str:
         """Returns what the first of them says when it is ready. Raises NotStartedError."""
         for engine in self._engines:  # one by one, since each looks how much memory there is
-            await engine.start()
+            await engine.begin()
             self.background.start(f"the watch over {engine.name}", partial(engine.watch, self._silence_s))
             await _first(engine.ready.wait(), engine.ended())
             if not engine.ready.is_set():
@@ -296,7 +303,8 @@ class SeveralGateways:
 
     async def drained(self) -> None:
         """Who does not end by itself, as one that has hung, is ended."""
-        await asyncio.gather(*(gateway.ended(self._grace_s + GATEWAY_END_S) for gateway in self._gateways))
+        within_s = self._grace_s + END_S - (ENGINE_END_S if self._engines else 0.0)
+        await asyncio.gather(*(gateway.ended(within_s) for gateway in self._gateways))
 
     async def stop(self) -> None:
         for gateway in self._gateways:  # that nobody waits for any more
@@ -397,7 +405,7 @@ def _without_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 async def _until_it_says_so(gateway: Kept) -> str:
     """What it says when it is ready: lines, and an empty one."""
-    process = await gateway.start(speaks=True)
+    process = await gateway.begin(speaks=True)
     assert process.stdout is not None
     said = ""
     while line := (await process.stdout.readline()).decode():

@@ -30,6 +30,10 @@ class Connection(Protocol):
     """It calls its gateway's `take`, and `gone` at its end."""
 
     @property
+    def whence(self) -> str:
+        """As the log is to say it, behind "a connection"; nothing, where all come from this machine."""
+
+    @property
     def unsent(self) -> int:
         """Bytes that were written, and that nobody has taken."""
 
@@ -94,7 +98,7 @@ class Gateway:
         self._connection.close()
 
     def refuse(self, why: str) -> None:
-        self._listener.note_refusal(why)
+        self._listener.note_refusal(self._connection.whence, why)
         self._connection.write(msgspec.msgpack.encode(api.Failed(why)))
         self._connection.close()
 
@@ -106,6 +110,7 @@ class Gateway:
             return
         self._connection.write(message)
         if self._connection.unsent > limits.MOST_UNSENT:
-            log.warning("a gateway has not taken %d MiB, and is hung up on", limits.MOST_UNSENT >> 20)
+            whence, mib = self._connection.whence, limits.MOST_UNSENT >> 20
+            log.warning("a gateway%s has not taken %d MiB, and is hung up on", whence, mib)
             self._is_hung_up_on = True
             self._connection.abort()

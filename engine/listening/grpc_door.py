@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
@@ -81,6 +82,10 @@ class GrpcCall:
             sending.cancel()
             reading.cancel()
             self._gateway.gone()
+
+    @property
+    def whence(self) -> str:
+        return f" from {unquote(self._context.peer()).partition(':')[2]}"
 
     def write(self, message: bytes) -> None:
         if self._closing:

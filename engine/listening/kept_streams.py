@@ -45,6 +45,7 @@ class KeptStreams(Generic[G]):
         self._ended: dict[bytes, None] = {}  # the first that has comes first
         self._bytes = 0
         self._shares: dict[int, _Share[G]] = {}  # by tenant, of those that have any
+        self._given_up: list[KeptStream[G]] = []  # and nobody was told yet
 
     def begin(self, submit: api.Submit, keep: api.Keep, owner: G, number: int, now: float) -> KeptStream[G]:
         """A stream is submitted, or is again: then it has no record."""
@@ -58,9 +59,17 @@ class KeptStreams(Generic[G]):
         if kept is not None:
             self.drop(kept)
         kept = self._by_key[keep.key] = KeptStream(Journal(submit, keep, now), submit.tenant, owner, number)
+        if not kept.journal.whole:  # its record was here once, and is no more
+            self._given_up.append(kept)
         self._settle(kept)
         self._make_room(now, kept)
         return kept
+
+    def take_given_up(self) -> list[KeptStream[G]]:
+        """Of streams that live, those that can be built no more since this was asked last: their gateways
+        cannot know."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
 
     def find(self, key: bytes, now: float) -> KeptStream[G] | None:
         self._expire(now)
@@ -125,6 +134,7 @@ class KeptStreams(Generic[G]):
                 continue
             given_up = most.live.get(kept.journal.keep.key) or next(iter(most.live.values()))
             given_up.journal.give_up()
+            self._given_up.append(given_up)
             self._settle(given_up)
 
     def _expire(self, now: float) -> None:

@@ -106,6 +106,7 @@ class Listener:
                 if owner.gateway is not None and owner.gateway in shares:
                     news.stream = owner.number
                     shares[owner.gateway].append(news)
+            self._tell_given_up()
         for gateway, share in shares.items():
             gateway.queue.acquire()
             told = msgspec.msgpack.encode(replace(output, news=share))
@@ -121,6 +122,13 @@ class Listener:
             if owner.kept is not None:
                 owner.gateway.ended[owner.number] = owner.kept
         return owner
+
+    def _tell_given_up(self) -> None:
+        """From either thread: whose streams can be adopted no more is not to leave them to others."""
+        for kept in self._kept.take_given_up():
+            owner = None if kept.number is None else self._owners.get(kept.number)
+            if owner is not None and owner.gateway is not None:
+                self._loop.call_soon_threadsafe(owner.gateway.answer, api.Kept(owner.number, whole=False))
 
     def leave(self) -> None:
         """The engine ends, and nobody is to blame for it: so gateways hear, if they listen."""
@@ -148,14 +156,14 @@ class Listener:
         log.info("a gateway has joined: there are %d", len(self._gateways))
         gateway.welcome()
 
-    def note_refusal(self, why: str) -> None:
+    def note_refusal(self, whence: str, why: str) -> None:
         self._unsaid += 1
         now = time.monotonic()
         if now >= self._silent_until_s:
             others = (
                 f", and {self._unsaid - 1} others were since this was last said" if self._unsaid > 1 else ""
             )
-            log.warning("a connection is refused: %s%s", why, others)
+            log.warning("a connection%s is refused: %s%s", whence, why, others)
             self._unsaid, self._silent_until_s = 0, now + SAID_EVERY_S
 
     def take(self, gateway: Gateway, commands: list[api.AnyCommand]) -> None:
@@ -164,6 +172,7 @@ class Listener:
             with self._lock:
                 for command in commands:
                     said += self._for_engine(gateway, command)
+                self._tell_given_up()
         finally:  # what came before one that cannot be taken is known here, and is to be there
             if said or not commands:  # nothing at all asks whether the engine lives
                 self._send(said)
@@ -218,8 +227,8 @@ class Listener:
                 self._ask(gateway, command)
             case api.Settle(stream=stream, key=key):
                 self._next(key, self._claims.settle(key, Claim(gateway, stream)))
-            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s):
-                kept = self._deposits.leave(name, what, for_s, time.monotonic())
+            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s, tenant=tenant):
+                kept = self._deposits.leave(name, what, for_s, time.monotonic(), tenant)
                 gateway.answer(api.Deposited(stream, kept))
             case api.Collect(stream=stream, name=name):
                 gateway.answer(api.Collected(stream, self._deposits.collect(name, time.monotonic())))

@@ -135,6 +135,11 @@ class SocketConnection(asyncio.Protocol):
             self._transport.write(api.framed(message))
 
     @property
+    def whence(self) -> str:
+        name = None if self._plain is None else self._plain.get_extra_info("peername")
+        return f" from {host_and_port(name)}" if name else ""
+
+    @property
     def unsent(self) -> int:
         both = {self._plain, self._transport}
         return sum(each.get_write_buffer_size() for each in both if each is not None)
@@ -170,7 +175,7 @@ class SocketConnection(asyncio.Protocol):
                 ssl_shutdown_timeout=limits.GOODBYE_S,
             )
         except OSError as error:
-            self._listener.note_refusal(str(error) or "it hung up before it had shaken hands")
+            self._listener.note_refusal(self.whence, str(error) or "it hung up before it had shaken hands")
         finally:
             self._encrypting = None
             if self._transport is None:

@@ -18,6 +18,7 @@ from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import LONGEST_WAIT_S, Spare
 from realtime.fleet.supervisor import Patience, Supervisor
+from realtime.fleet.watched_engine import EngineFailed
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 
@@ -57,7 +58,8 @@ class Fleet:
 
     async def start(self, *, waits: bool = True) -> api.Hello | None:
         """Whoever starts a server waits for the first engine, and hears why if one of ours cannot be; None
-        where nothing is to be loaded before somebody wants it. `waits`: also for others' engines."""
+        where nothing is to be loaded before somebody wants it. `waits`: also for others' engines. Raises
+        EngineFailed."""
         self._first = asyncio.get_running_loop().create_future()
         for place in self._places:
             if not place.ours:
@@ -67,7 +69,10 @@ class Fleet:
         self._own = self._own_models()
         if not self._own:
             return await self._first if waits else None
-        return await self._load()
+        try:
+            return await self._load()
+        except OSError as error:
+            raise EngineFailed(f"the machine lacks what it takes: {error.strerror or error}") from None
 
     async def _load(self) -> api.Hello | None:
         """Those that are pinned, the first of them at once: our engines follow one by one, since each looks

@@ -22,9 +22,13 @@ async def outlines(asked: Mapping[str, api.EngineOptions]) -> dict[str, api.Outl
     """By name, as they were asked for. Raises EngineFailed with a sentence that names the model."""
     if not asked:
         return {}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "engine.outline", stdin=PIPE, stdout=PIPE
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "engine.outline", stdin=PIPE, stdout=PIPE
+        )
+    except OSError as error:
+        why = f"no process can be started that reads what models are: {error.strerror}"
+        raise EngineFailed(why) from None
     try:
         said, _ = await process.communicate(msgspec.msgpack.encode(list(asked.values())))
     except BaseException:

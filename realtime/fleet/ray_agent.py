@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from asyncio.subprocess import DEVNULL, PIPE
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 AGENT = "keeper.agent"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
 SAY_EVERY_S = 0.5
+SILENCE_S = 120.0  # of one that has hung: twice as long as Ray's library may look for a GCS that is gone
 MOST_OF_A_LINE = 16 << 20  # bytes: of a thousand machines it has some hundred thousand
 
 
@@ -56,11 +57,10 @@ class RayAgent:
                 *self._command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=MOST_OF_A_LINE
             )
             assert process.stdin is not None
-            assert process.stdout is not None
             try:
                 async with asyncio.TaskGroup() as both:
                     saying = both.create_task(_say(look, process.stdin))
-                    async for line in process.stdout:
+                    while line := await _next_line(process):
                         if _hear(line, receive):
                             backoff.reset()
                     status = await process.wait()
@@ -75,6 +75,18 @@ class RayAgent:
             await asyncio.sleep(backoff.next_s())
 
 
+async def _next_line(process: Process) -> bytes:
+    """Nothing at its end, which comes by us where it has hung: engines that are new nobody would hear of."""
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(SILENCE_S):
+            return await process.stdout.readline()
+    except TimeoutError:
+        log.error("the process that asks Ray for engines has said nothing for %g s: it is ended", SILENCE_S)
+        process.kill()
+        return b""
+
+
 async def _say(look: Callable[[], Pieces[dict[str, Demand]]], lines: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):  # it has ended, and is started anew
         while True:
@@ -84,7 +96,10 @@ async def _say(look: Callable[[], Pieces[dict[str, Demand]]], lines: asyncio.Str
 
 
 def _hear(line: bytes, receive: Callable[[Placement], None]) -> bool:
-    """Whether it tells how the fleet is: other lines may be all that one says before it ends."""
+    """Whether it tells how the fleet is: other lines may be all that one says before it ends. An empty one
+    says that it lives."""
+    if not line.strip():
+        return False
     try:
         placement = msgspec.json.decode(line, type=Placement)
     except msgspec.DecodeError:

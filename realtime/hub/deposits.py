@@ -14,6 +14,7 @@ from engine import deposits as own
 from realtime.hub.keepers import ANSWER_S, answering, chosen
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
+from realtime.hub.starting import tenant_number
 from realtime.refusal import Refusal
 
 DepositAnswer = api.Deposited | api.Collected
@@ -29,7 +30,7 @@ class Asked:
 
     def receive(self, engine: ServingEngine, answer: DepositAnswer | None) -> None:
         self.silent.discard(engine)
-        if _holds(answer) and not self.answer.done():
+        if _settles(answer) and not self.answer.done():
             self.answer.set_result(answer)
         self._done_if_all_have_answered()
 
@@ -46,20 +47,19 @@ class Deposits:
         self._own = own.Deposits()
         self._asked: dict[int, Asked] = {}
 
-    async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
-        """Raises Refusal, where it may not be there."""
-        engine = chosen(name, answering(self._serving))
+    async def leave(self, name: bytes, what: bytes, for_s: float, tenant: str) -> bool:
+        """Whether it is there: too many of one tenant's are not. Raises Refusal, where it may not be."""
+        engine, number_of = chosen(name, answering(self._serving)), tenant_number(tenant)
         if engine is None:
-            kept = self._own.leave(name, what, for_s, self._clock())
-        else:
-            answer = await self._ask([engine], lambda number: api.Deposit(number, name, what, for_s))
-            kept = answer is not None
-        if not kept:
+            return self._own.leave(name, what, for_s, self._clock(), number_of)
+        answer = await self._ask([engine], lambda number: api.Deposit(number, name, what, for_s, number_of))
+        if not isinstance(answer, api.Deposited):
             raise Refusal(
                 "overloaded",
                 "The engine that was to keep this for other gateways has not said that it does: ask again.",
                 retry_after_ms=1000,
             )
+        return answer.kept
 
     async def collect(self, name: bytes) -> bytes | None:
         """It is nobody else's from now on."""
@@ -94,10 +94,6 @@ class Deposits:
             del self._asked[number]
 
 
-def _holds(answer: DepositAnswer | None) -> bool:
-    match answer:
-        case api.Deposited(kept=kept):
-            return kept
-        case api.Collected(what=what):
-            return what is not None
-    return False
+def _settles(answer: DepositAnswer | None) -> bool:
+    """Whether it is what was asked for, whatever others say."""
+    return isinstance(answer, api.Deposited) or (answer is not None and answer.what is not None)

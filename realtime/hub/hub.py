@@ -36,7 +36,7 @@ from realtime.hub.frame_tokenizing import (
     tokenize,
 )
 from realtime.hub.incoming_news import IncomingNews
-from realtime.hub.keepers import Keepers
+from realtime.hub.keepers import Keepers, KeptAnswer
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
 from realtime.hub.models import Models
@@ -261,14 +261,19 @@ class Hub:
                 self.deposits.receive(engine, answer)
             case _:
                 self._keepers.receive(engine, answer)
-                if isinstance(answer, api.Moved):
-                    self._stream_moved(number, answer.stream)
+                entry = self._registry.by_number(answer.stream)
+                if entry is not None and entry.engine is engine:
+                    self._receive_of_kept(entry, answer)
 
-    def _stream_moved(self, engine: int, number: int) -> None:
+    def _receive_of_kept(self, entry: LiveStream, answer: KeptAnswer) -> None:
+        match answer:
+            case api.Moved():
+                self._stream_moved(entry)
+            case api.Kept(whole=False):  # it ends here, and is handed over to nobody
+                entry.stream.keeping = None
+
+    def _stream_moved(self, entry: LiveStream) -> None:
         """It is another gateway's now, to which its client has come."""
-        entry = self._registry.by_number(number)
-        if entry is None or entry.engine is None or entry.engine.number != engine:
-            return
         listener = self._let_go(entry)
         if listener is not None:
             listener.lose(entry.stream)

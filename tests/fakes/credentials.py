@@ -7,6 +7,7 @@ from typing import Any
 from engine.deposits import Deposits
 from realtime.access.authentication import Credentials
 from realtime.access.client_secrets import ClientSecrets
+from realtime.hub.starting import tenant_number
 from tests.fakes.simulated_server import Clock
 
 
@@ -17,16 +18,15 @@ class OwnShelf:
         self._clock = clock
         self._deposits = Deposits()
 
-    async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
-        assert self._deposits.leave(name, what, for_s, self._clock())
+    async def leave(self, name: bytes, what: bytes, for_s: float, tenant: str) -> bool:
+        return self._deposits.leave(name, what, for_s, self._clock(), tenant_number(tenant))
 
     async def collect(self, name: bytes) -> bytes | None:
         return self._deposits.collect(name, self._clock())
 
 
 def own_secrets(clock: Clock | None = None) -> ClientSecrets:
-    clock = clock or Clock()
-    return ClientSecrets(OwnShelf(clock), clock)
+    return ClientSecrets(OwnShelf(clock or Clock()))
 
 
 def credentials(*parts: Any) -> Credentials:

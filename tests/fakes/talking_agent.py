@@ -1,5 +1,5 @@
-"""In the place of a gateway's agent: says what is no news, and no text, tells what it heard as a placement,
-and ends.
+"""In the place of a gateway's agent: says that it lives, what is no news, and no text, tells what it heard as
+a placement, and ends.
 
 `python -m tests.fakes.talking_agent ADDRESS FILE GATEWAY`.
 """
@@ -15,7 +15,7 @@ from realtime.hub.placement import PlacedModel, Placement
 
 
 def main() -> None:
-    print("something else", flush=True)
+    print("\nsomething else", flush=True)
     sys.stdout.buffer.write(b"caf\xe9\n")  # as a library may, of which the locale is another
     sys.stdout.buffer.flush()
     heard = msgspec.json.decode(sys.stdin.readline(), type=dict[str, Demand])

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from realtime.access import client_secrets
-from realtime.access.client_secrets import LIFE_S, LONGEST_ORIGIN, UNUSED_LIMIT, ClientSecrets
+from engine.deposits import MOST_OF_A_TENANT
+from realtime.access.client_secrets import LIFE_S, LONGEST_ORIGIN, ClientSecrets
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 from tests.fakes.credentials import own_secrets
@@ -42,7 +42,7 @@ async def test_a_secret_is_worth_nothing_after_its_time() -> None:
 async def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room() -> None:
     clock = Clock()
     secrets = own_secrets(clock)
-    first, *_ = [await secrets.issue(ALICE, None) for _ in range(UNUSED_LIMIT)]
+    first, *_ = [await secrets.issue(ALICE, None) for _ in range(MOST_OF_A_TENANT)]
     with pytest.raises(Refusal) as caught:
         await secrets.issue(ALICE, None)
     assert (caught.value.code, caught.value.retry_after_ms) == ("rate_limited", LIFE_S * 1000)
@@ -52,24 +52,22 @@ async def test_unused_secrets_are_bounded_by_tenant_and_time_or_use_makes_room()
     with pytest.raises(Refusal):
         await secrets.issue(ALICE, None)
     clock.advance(LIFE_S)
-    for _ in range(UNUSED_LIMIT):
+    for _ in range(MOST_OF_A_TENANT):
         await secrets.issue(ALICE, None)
 
 
 class FullShelf:
-    async def leave(self, name: bytes, what: bytes, for_s: float) -> None:
+    async def leave(self, name: bytes, what: bytes, for_s: float, tenant: str) -> bool:
         raise Refusal("overloaded", "Nobody keeps this.", retry_after_ms=1000)
 
     async def collect(self, name: bytes) -> bytes | None:
         return None
 
 
-async def test_a_secret_that_nobody_keeps_is_none_and_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_secrets, "UNUSED_LIMIT", 1)
-    secrets = ClientSecrets(FullShelf(), Clock())
-    for _ in range(3):
-        with pytest.raises(Refusal, match="Nobody keeps this"):
-            await secrets.issue(ALICE, APP)
+async def test_a_secret_that_nobody_keeps_is_none() -> None:
+    secrets = ClientSecrets(FullShelf())
+    with pytest.raises(Refusal, match="Nobody keeps this"):
+        await secrets.issue(ALICE, APP)
 
 
 async def test_an_origin_that_no_page_has_is_refused_and_not_to_be_sent_again() -> None:

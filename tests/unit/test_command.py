@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -47,6 +48,33 @@ def midstream_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
     """The command, in an interpreter that has nothing but this folder."""
     command = [sys.executable, "-S", "-m", "midstream", *arguments]
     return subprocess.run(command, cwd=folder, env={}, capture_output=True, text=True, check=False)
+
+
+FIRST = """
+import os, signal, sys
+from midstream.cli.first_process import end_when_told
+
+os.getpid = lambda: int(sys.argv[1])
+end_when_told()
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [("1", 128 + signal.SIGTERM), ("2", -signal.SIGTERM)])
+def test_sigterm_ends_the_first_process_of_a_container_from_the_beginning_on(
+    number: str, status: int
+) -> None:
+    """The kernel would keep from it a signal that it has no handler for."""
+    done = subprocess.run([sys.executable, "-c", FIRST, number], check=False)
+    assert done.returncode == status
+
+
+def test_whatever_the_command_it_sees_to_that_before_it_loads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str]()
+    monkeypatch.setattr("midstream.__main__.end_when_told", lambda: seen.append("told"))
+    monkeypatch.setattr("midstream.__main__.server_command", seen.append)
+    assert main(["engine"]) == 1
+    assert seen == ["told", "engine"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from itertools import count
 import pytest
 
 from engine import api
-from engine.deposits import MOST, MOST_BYTES, MOST_S, Deposits
+from engine import deposits as own
+from engine.deposits import MOST, MOST_BYTES, MOST_OF_A_TENANT, MOST_S, Deposits
 from realtime.hub import deposits as shared
 from realtime.hub.serving_engine import ServingEngine
 from realtime.refusal import Refusal
@@ -37,9 +38,22 @@ def test_what_is_too_much_is_not_kept_and_of_too_many_the_first_goes() -> None:
     deposits = Deposits()
     assert not deposits.leave(b"name", bytes(MOST_BYTES), 10, now=0)
     for number in range(MOST + 1):
-        assert deposits.leave(b"%d" % number, b"", 10, now=0)
+        assert deposits.leave(b"%d" % number, b"", 10, now=0, tenant=number % 11)
     assert deposits.collect(b"0", now=0) is None
     assert deposits.collect(b"1", now=0) == b""
+
+
+def test_one_tenant_has_so_many_until_they_are_used_or_old_and_others_keep_theirs() -> None:
+    deposits = Deposits()
+    assert deposits.leave(b"other's", b"what", 10, now=0, tenant=2)
+    for number in range(MOST_OF_A_TENANT):
+        assert deposits.leave(b"%d" % number, b"", 10, now=1, tenant=1)
+    assert not deposits.leave(b"more", b"", 10, now=1, tenant=1)
+    assert deposits.collect(b"other's", now=1) == b"what"
+    assert deposits.collect(b"0", now=1) == b""
+    assert deposits.leave(b"more", b"", 10, now=1, tenant=1)
+    assert not deposits.leave(b"again", b"", 10, now=1, tenant=1)
+    assert deposits.leave(b"later", b"", 10, now=11, tenant=1)
 
 
 # -- of gateways, with engines ----------------------------------------------------------------------
@@ -82,8 +96,9 @@ class Gateway:
     def _answer(self, number: int, command: api.AnyCommand) -> None:
         kept = self._fleet.deposits[number]
         match command:
-            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s):
-                answer: shared.DepositAnswer = api.Deposited(stream, kept.leave(name, what, for_s, 0))
+            case api.Deposit(stream=stream, name=name, what=what, for_s=for_s, tenant=tenant):
+                kept_there = kept.leave(name, what, for_s, 0, tenant)
+                answer: shared.DepositAnswer = api.Deposited(stream, kept_there)
             case api.Collect(stream=stream, name=name):
                 answer = api.Collected(stream, kept.collect(name, 0))
         self.deposits.receive(self.engines[number], answer)
@@ -92,7 +107,7 @@ class Gateway:
 async def test_another_gateway_has_it_once_from_the_engine_that_all_would_choose() -> None:
     fleet = Engines(3)
     first, second, third = fleet.gateway(), fleet.gateway(), fleet.gateway()
-    await first.deposits.leave(b"name", b"what", 10)
+    assert await first.deposits.leave(b"name", b"what", 10, "alice")
     assert len(fleet.asked) == 1
     assert 3 not in fleet.asked, "which keeps nothing"
     both = list(await asyncio.gather(second.deposits.collect(b"name"), third.deposits.collect(b"name")))
@@ -102,20 +117,35 @@ async def test_another_gateway_has_it_once_from_the_engine_that_all_would_choose
 
 async def test_without_engines_that_keep_it_is_ones_own() -> None:
     alone = Engines(0).gateway()
-    await alone.deposits.leave(b"name", b"what", 10)
+    assert await alone.deposits.leave(b"name", b"what", 10, "alice")
     assert await alone.deposits.collect(b"name") == b"what"
     assert await alone.deposits.collect(b"name") is None
 
 
-async def test_what_an_engine_does_not_take_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_an_engine_does_not_take_is_not_there_and_where_it_says_nothing_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shared, "ANSWER_S", 0.01)
     fleet = Engines(1)
     gateway = fleet.gateway()
-    with pytest.raises(Refusal, match="has not said that it does"):
-        await gateway.deposits.leave(b"name", bytes(MOST_BYTES), 10)
+    assert not await gateway.deposits.leave(b"name", bytes(MOST_BYTES), 10, "alice")
     fleet.deaf = {0}
     with pytest.raises(Refusal, match="has not said that it does"):
-        await gateway.deposits.leave(b"name", b"what", 10)
+        await gateway.deposits.leave(b"name", b"what", 10, "alice")
+
+
+async def test_however_many_gateways_a_tenant_comes_to_its_engine_keeps_no_more_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own, "MOST_OF_A_TENANT", 2)
+    fleet = Engines(1)
+    gateways = [fleet.gateway() for _ in range(3)]
+    assert await gateways[0].deposits.leave(b"bob's", b"what", 10, "bob")
+    left = [
+        await gateway.deposits.leave(b"%d" % at, b"what", 10, "alice") for at, gateway in enumerate(gateways)
+    ]
+    assert left == [True, True, False]
+    assert await gateways[2].deposits.collect(b"bob's") == b"what"
 
 
 async def test_one_that_does_not_answer_is_waited_for_in_vain_and_one_that_is_lost_is_not(
@@ -123,7 +153,7 @@ async def test_one_that_does_not_answer_is_waited_for_in_vain_and_one_that_is_lo
 ) -> None:
     fleet = Engines(2)
     gateway = fleet.gateway()
-    await gateway.deposits.leave(b"name", b"what", 10)
+    await gateway.deposits.leave(b"name", b"what", 10, "alice")
     (holds,) = fleet.asked
     fleet.deaf = {1 - holds}
     assert await gateway.deposits.collect(b"name") == b"what"

@@ -17,6 +17,7 @@ from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import (
     LONG,
+    SIZE,
     due,
     endless,
     opened,
@@ -175,6 +176,21 @@ def test_who_steers_what_another_listens_to_is_told_where_it_goes_elsewhere() ->
     assert {answer.code for answer in button.answers if isinstance(answer, protocol.Error)} == {
         "request_taken"
     }
+
+
+def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -> None:
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(start(request_id=name, params=SHORT, on_disconnect="continue"))
+    server.tick()
+    given_up, kept = server.hub.streams
+    server.hub.receive_answer(0, api.Kept(given_up.number, whole=False))
+    server.hub.hand_over({listener: listener.lose})
+    assert server.hub.streams == [given_up]
+    assert listener.lost == [kept.request_id]
+    rest(server)
+    assert given_up.ended
 
 
 # -- starting again --------------------------------------------------------------------------------

@@ -133,6 +133,21 @@ def test_the_tenant_pays_whose_journals_take_most(monkeypatch: pytest.MonkeyPatc
     assert not third.journal.whole
 
 
+def test_what_is_given_up_while_it_lives_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = KeptStreams[str]()
+    ended, lives = begun(streams, b"ended", record=bytes(500)), begun(streams, b"lives", record=bytes(500))
+    streams.tell(ended, end(), 1.0)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 1_000)
+    streams.note(lives, api.Note(7, 0, b"told"), 2.0)
+    assert streams.find(b"ended", 2.0) is None
+    assert streams.take_given_up() == []
+    streams.note(lives, api.Note(7, 0, bytes(500)), 2.0)
+    assert streams.take_given_up() == [lives]
+    assert streams.take_given_up() == []
+    again = begun(streams, b"ended", record=b"")
+    assert streams.take_given_up() == [again], "it goes on, and its record is here no more"
+
+
 def test_one_that_has_ended_is_kept_for_a_while() -> None:
     streams = KeptStreams[str]()
     streams.tell(begun(streams), end(), 10.0)

@@ -23,6 +23,7 @@ from keeper.fleet import Fleet
 from keeper.gateways import Said
 from keeper.plan import GIB, Kept, Machine, ModelPlan, Need, Plan, PlanError, Range, planned
 from keeper.status import Seen
+from realtime.backoff import Backoff
 from realtime.bind import StartupError, tell
 from realtime.config import Options, parse, parse_listening
 from realtime.fleet import ray_agent
@@ -357,10 +358,37 @@ async def test_a_gateway_and_its_agent_talk_and_another_agent_takes_the_place_of
     assert second.engines > 1
     assert "something else" in caplog.messages
     assert "caf\ufffd" in caplog.messages, "what is no text ends nobody"
+    assert "" not in caplog.messages
     assert (
         "the process that asks Ray for engines has ended with status 0; it is started anew" in caplog.messages
     )
     assert waits[:3] == ["it went well", "waits", "it went well"], "by what is no news it did not"
+
+
+async def test_an_agent_that_has_hung_is_ended_and_another_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Its file of engines would stay as it was, whichever there are."""
+    hung = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+    monkeypatch.setattr(ray_agent, "with_this_process", lambda *command: hung)
+    monkeypatch.setattr(ray_agent, "find_spec", lambda name: True)
+    monkeypatch.setattr(ray_agent, "SILENCE_S", 0.05)
+    ended = asyncio.Event()
+
+    def next_s(_: Backoff) -> float:
+        ended.set()
+        return 600.0
+
+    monkeypatch.setattr(Backoff, "next_s", next_s)
+    agent = RayAgent("127.0.0.1:1", tmp_path / "engines")
+    keeping = asyncio.create_task(agent.keep_running(lambda: in_one(dict), lambda _: None))
+    async with asyncio.timeout(30):
+        await ended.wait()
+    keeping.cancel()
+    await asyncio.wait([keeping])
+    which = "the process that asks Ray for engines"
+    assert f"{which} has said nothing for 0.05 s: it is ended" in caplog.messages
+    assert f"{which} has ended with status -9; it is started anew" in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -381,6 +409,7 @@ async def test_an_agent_that_does_not_hear_its_gateway_any_more_ends(
     assert agent.stdout is not None
     if not said:
         await agent.stdout.readuntil(why.encode())
+        await agent.stdout.readuntil(b"\n\n\n")  # it has nothing more to say, and lives
         agent.stdin.close()
     else:
         agent.stdin.write(said)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import signal
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 from threading import Event
 from typing import Any
 
 import pytest
 
+from engine import api
 from keeper import kept_process
 from keeper.kept_process import KeptProcess, Place
 from keeper.plan import Kept as Told
@@ -20,8 +23,10 @@ from realtime import several_gateways
 from realtime.__main__ import main
 from realtime.config import ListenOptions, ModelOptions, Options
 from realtime.fleet.models_file import ModelEntry
+from realtime.fleet.outlines import outlines
 from realtime.fleet.watched_engine import EngineFailed
 from realtime.several_gateways import Kept, KeptEngine, NotStartedError, SeveralGateways
+from tests.ops.shutdown import AFTER_GRACE_S
 
 
 class Context:
@@ -32,6 +37,39 @@ class Context:
 
 
 LACKING = OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "the engine does not start: the machine lacks what it takes: {}"),
+        (["--gateways", "2"], "engine 0 cannot be started: {}"),
+        (
+            ["--gateways", "2", "--fleet", "static", "--engine-addresses", "unix:/none"],
+            "gateway 0 cannot be started: {}",
+        ),
+    ],
+)
+def test_where_no_process_can_be_started_at_all_that_is_said_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    async def lacking(*_: object, **__: object) -> None:
+        raise LACKING
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", lacking)
+    assert main([*words, "--model", "toy", "--port", "0", "--engine-spare", "off"]) == 1
+    assert capsys.readouterr().err.endswith(f"midstream: {said.format(LACKING.strerror)}\n")
+
+
+async def test_what_models_are_cannot_be_read_where_no_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lacking(*_: object, **__: object) -> None:
+        raise LACKING
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", lacking)
+    with pytest.raises(EngineFailed, match="reads what models are: Resource temporarily unavailable"):
+        await outlines({"toy": api.EngineOptions(model="toy")})
 
 
 async def test_a_gateway_that_cannot_be_started_anew_at_once_is_later(
@@ -191,7 +229,7 @@ async def test_of_an_engine_that_goes_it_is_not_said_that_it_does_not_serve_yet(
 async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(several_gateways, "GATEWAY_END_S", 0.0)
+    monkeypatch.setattr(several_gateways, "END_S", 0.0)
     several = SeveralGateways(Options(fleet="static", gateways=1, shutdown_grace_s=0), [], tmp_path, 0)
     several._gateways[0]._command = hanging("print('.\\n', flush=True); ")
     await several.start()
@@ -199,6 +237,26 @@ async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     await asyncio.wait_for(several.drained(), 30)
     await several.stop()
     assert "gateway 0 does not end: it is ended" in caplog.text
+
+
+@pytest.mark.parametrize("fleet", ["embedded", "static"])
+async def test_whatever_hangs_they_end_within_the_time_that_one_server_takes_at_most(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: Any
+) -> None:
+    """Who stops a service waits for no longer, and kills all of it then."""
+    options = Options(fleet=fleet, gateways=2, shutdown_grace_s=7)
+    several = SeveralGateways(options, [ModelEntry("toy", ModelOptions(model="toy"), "auto")], tmp_path, 0)
+    waited: dict[str, list[float]] = {}
+
+    async def ended(kept: Kept, within_s: float) -> None:
+        waited.setdefault(kept.name, []).append(within_s)
+
+    monkeypatch.setattr(Kept, "ended", ended)
+    await several.drained()
+    drained_s = max(waits[0] for waits in waited.values())
+    await several.stop()
+    engines_s = max([waits[0] for name, waits in waited.items() if name.startswith("engine")], default=0.0)
+    assert (drained_s > 7, drained_s + engines_s) == (True, 7 + AFTER_GRACE_S)
 
 
 async def test_one_that_is_told_to_end_while_it_waits_is_not_started_anew(
@@ -323,6 +381,26 @@ def test_last_words_are_heard_behind_what_is_no_text(
     assert kept.address() == ""
     assert kept.wait() == "no room"
     assert "midstream: no room" in capsys.readouterr().err
+
+
+def test_who_has_ended_is_not_waited_for_as_long_as_what_it_left_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody would start another in its place."""
+    says = (
+        "import subprocess, sys; left = subprocess.Popen(['sleep', '600']); print(left.pid, file=sys.stderr)"
+    )
+    monkeypatch.setattr(kept_process, "with_this_process", lambda *command: [sys.executable, "-c", says])
+    monkeypatch.setattr(kept_process, "LAST_WORDS_S", 0.01)
+    logged = SimpleQueue[str]()
+    monkeypatch.setattr("sys.stderr.write", logged.put)
+    process = KeptProcess("toy#0", [], Place("127.0.0.1", ""), "sesame")
+    left = int(logged.get(timeout=30))
+    try:
+        process.wait()
+        assert Path(f"/proc/{left}").exists()
+    finally:
+        os.kill(left, signal.SIGKILL)
 
 
 def test_last_words_are_heard_where_nobody_can_log_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ whatever they like: who may join, what each hears, and what becomes of the strea
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from engine import api
+from engine import api, deposits
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from engine.listening import limits, listener
 from engine.listening.grpc_door import GrpcCall, GrpcDoor
@@ -278,6 +279,14 @@ def test_a_wrong_token_is_refused_in_a_sentence(
     assert welcomed(connect().join())
 
 
+def test_whoever_runs_an_engine_is_told_from_where_one_came_that_is_refused(
+    engine: SimulatedEngine, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert connect().join("another").hear() == api.Failed(WRONG)
+    whence = "" if engine.address.startswith("unix:") else r" from 127.0.0.1:\d+"
+    assert re.search(f"a connection{whence} is refused: {WRONG}", caplog.text)
+
+
 def test_an_engine_without_a_token_takes_whoever_connects(
     listens: Callable[..., SimulatedEngine], door: Door, fleet: Fleet
 ) -> None:
@@ -337,7 +346,7 @@ def test_of_many_that_are_refused_the_log_says_little(
     monkeypatch.setattr(listener, "SAID_EVERY_S", float("inf"))
     for _ in range(20):
         refused()
-    assert caplog.text.count("a connection is refused") == 1
+    assert caplog.text.count(" is refused: ") == 1
     engine.listener._silent_until_s = 0.0
     refused()
     assert "and 19 others were since this was last said" in caplog.text
@@ -752,7 +761,7 @@ def test_who_hangs_up_on_the_handshake_is_said_to_have(
         stranger.shutdown(socket.SHUT_WR)
         assert Gateway(stranger).hear() is None
     engine.leave()  # it has said all that it says
-    assert "a connection is refused: it hung up" in caplog.text
+    assert re.search(r"a connection from 127.0.0.1:\d+ is refused: it hung up", caplog.text)
 
 
 @pytest.mark.parametrize("door", ["tls"], indirect=True)
@@ -928,12 +937,30 @@ def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
     assert engine.next_commands() == [api.Cancel(number)]
 
 
-def test_what_one_gateway_leaves_another_has_once(
-    engine: SimulatedEngine, connect: Callable[[], Gateway]
+def test_a_gateway_hears_which_of_its_streams_can_be_adopted_no_more(
+    engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800)
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    assert first.hear() == api.Kept(3)
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([replace(submit(3), keep=api.Keep(b"other", bytes(500)))])
+    assert [second.hear() for _ in range(2)] == [api.Kept(3), api.Kept(3, whole=False)]
+    engine.next_commands()
+    first.send([api.Note(3, 0, bytes(500))])
+    assert first.hear() == api.Kept(3, whole=False)
+    first.close()
+    assert engine.next_commands() == [api.Cancel(number)]
+
+
+def test_what_one_gateway_leaves_another_has_once_and_too_many_of_a_tenant_are_not_kept(
+    engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = joined(connect, 2)
-    first.send([api.Deposit(1, b"name", b"what", 30.0)])
-    assert first.hear() == api.Deposited(1, True)
+    monkeypatch.setattr(deposits, "MOST_OF_A_TENANT", 1)
+    first.send([api.Deposit(1, b"name", b"what", 30.0, 5), api.Deposit(2, b"more", b"what", 30.0, 5)])
+    assert [first.hear() for _ in range(2)] == [api.Deposited(1, True), api.Deposited(2, False)]
     first.close()
     second.send([api.Collect(7, b"other"), api.Collect(8, b"name"), api.Collect(9, b"name")])
     heard = [second.hear() for _ in range(3)]

@@ -11,6 +11,7 @@ from argparse import REMAINDER, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points, version
 
+from midstream.cli.first_process import end_when_told
 from midstream.cli.standard_streams import prepare_standard_streams
 
 INTERRUPTED = 130  # the exit status of a program that Ctrl-C has ended
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="see above",
     )
     parser.add_argument("arguments", nargs=REMAINDER, help="the command's own")
+    end_when_told()
     prepare_standard_streams()
     chosen = parser.parse_args(argv)
     commands = {"chat": chat, "run": run, "replay": replay, "top": top, "models": models}
