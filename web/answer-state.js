@@ -203,11 +203,13 @@ export class Answer {
     return (/** @type {any} */ event) => this.#receive(run, event);
   }
 
-  /** @param {number} run */
+  /** Where it is stopped, what had come is still shown to a reader who has kept up. @param {number} run */
   async #read(run) {
-    while (!this.#stopped && (this.#pendingChunk = await this.#stream.next())) {
+    if (this.#stopped) await this.#cancel();
+    while ((this.#pendingChunk = await this.#stream.next())) {
       await this.#gate?.promise;
-      if (!this.#pendingChunk || this.#stopped) continue;
+      if (this.#stopped && (this.pace || this.#gate)) break;
+      if (!this.#pendingChunk) continue;
       const { index, count, text, tokens, end } = this.#pendingChunk;
       this.#pendingChunk = null;
       if (count && end <= this.transcript.end(run)) continue; // a fork begins with what stands

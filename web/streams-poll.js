@@ -10,6 +10,7 @@
  */
 
 const INTERVAL_MS = 1000;
+const TIMEOUT_MS = 5000; // on a line that is dead nothing says so, and the last numbers would stand for ever
 const LIMIT = 50;
 const TOO_MANY = 429; // requests for now
 
@@ -35,7 +36,8 @@ export async function pollStreams(key, signal, receive) {
 async function fetchListing(key, signal) {
   try {
     /** @type {Record<string, string>} */ const headers = key ? { Authorization: `Bearer ${key}` } : {};
-    const answer = await fetch(`/v1/streams?limit=${LIMIT}`, { headers, signal, cache: "no-store" });
+    const within = AbortSignal.any([signal, AbortSignal.timeout(TIMEOUT_MS)]);
+    const answer = await fetch(`/v1/streams?limit=${LIMIT}`, { headers, signal: within, cache: "no-store" });
     if (answer.ok) return { listing: await answer.json(), why: "" };
     return { listing: null, why: `The server does not tell (${answer.status}).`, over: answer.status < 500 && answer.status !== TOO_MANY };
   } catch {

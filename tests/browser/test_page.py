@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, WebSocketRoute, expect
 
 from tests.browser.page_user import (
     ask,
@@ -49,6 +49,45 @@ def test_stop_stops_decoding(page: Page, toy_server: Served) -> None:
     total = idle(toy_server)
     expect(answer.locator(".numbers")).to_contain_text("tokens")
     assert decoded(metrics_of(toy_server)) == total
+
+
+def test_what_was_held_back_stands_behind_what_is_stopped(
+    open_page: Callable[[], Page], toy_server: Served
+) -> None:
+    """As what may begin a stop string: it comes with the end, and with no token."""
+
+    def serve(socket: WebSocketRoute) -> None:
+        def send(seq: int, kind: str, **fields: object) -> None:
+            socket.send(
+                json.dumps({"type": kind, "request_id": started[0]["request_id"], "seq": seq, **fields})
+            )
+
+        def receive(data: str | bytes) -> None:
+            frame = json.loads(data)
+            if frame["type"] == "start":
+                started.append(frame)
+                send(0, "started", model="m", prompt_tokens=1, params={}, ref=frame["ref"])
+                send(1, "token", index=0, count=1, delta="Once", tokens=[1])
+            elif frame["type"] == "cancel":
+                send(2, "token", index=1, count=0, delta=" upon")
+                counts = {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}}
+                send(3, "final", index=1, finish_reason="cancelled", ref=frame["ref"], **counts)
+
+        started: list[dict[str, object]] = []
+        socket.on_message(receive)
+        ready = {"type": "ready", "protocol": 1, "session_id": "s", "models": ["m"], "limits": {}}
+        socket.send(json.dumps(ready))
+
+    page = open_page()
+    page.route_web_socket("**/v1/realtime", serve)
+    page.goto(toy_server.http)
+    page.locator("#question").fill("Hi")
+    page.locator("#question").press("Enter")
+    answer = page.locator(".answer")
+    written_so_far(answer, 1)
+    answer.locator(".stop").click()
+    state(answer, "stopped")
+    assert words_of(answer) == ["Once", "upon"]
 
 
 def test_escape_stops_everything(page: Page, toy_server: Served) -> None:

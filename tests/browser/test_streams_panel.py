@@ -101,6 +101,36 @@ def test_rows_stay_where_and_what_they_are_while_numbers_move(page: Page) -> Non
         assert rows.last.evaluate("(row, old) => row === old", old)
 
 
+def test_a_server_that_never_answers_is_said_not_to_and_asked_again(
+    open_page: Callable[[], Page], toy_server: Served
+) -> None:
+    page = open_page()
+    page.add_init_script(
+        """AbortSignal.timeout = () => {
+            const late = new AbortController();
+            addEventListener("late", () => late.abort(), { once: true });
+            return late.signal;
+        }"""
+    )
+    page.goto(toy_server.http)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "open")
+    asked: list[Route] = []
+
+    def serve(route: Route) -> None:
+        asked.append(route)
+        if len(asked) > 2:
+            route.fulfill(json=listing(listed_stream("a")))
+
+    page.route("**/v1/streams*", serve)
+    with page.expect_request("**/v1/streams*"):
+        panel = opened(page)
+    with page.expect_request("**/v1/streams*"):
+        page.evaluate('dispatchEvent(new Event("late"))')
+    expect(panel.locator(".numbers")).to_have_text("The server does not answer.")
+    page.evaluate('dispatchEvent(new Event("late"))')
+    expect(panel.locator("tbody tr")).to_have_count(1)
+
+
 def test_it_tells_how_many_there_are_and_why_they_stand_still(page: Page) -> None:
     server = {"kv_used_tokens": 3000, "kv_cached_tokens": 100, "kv_free_tokens": 16900, "tokens_per_s": 40.4}
     streams = [

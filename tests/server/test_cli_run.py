@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from midstream.cli.answer_view import REWOUND
+from midstream.protocol import Rewound
 from tests.fakes.pseudo_terminal import CTRL_C, Terminal
 from tests.fakes.scripted_server import FakeServer, final
 from tests.server.server_process import PATIENCE_S, Served, environment, streams
@@ -108,6 +110,31 @@ async def test_answers_that_run_beside_one_another_are_shown_in_their_order(tmp_
         await peer.send(final(first.request_id, 1, "stop"))
         shown = (await running).stdout
     assert re.findall(r"sooner.*|later", shown) == ["sooner␛[31m", "later"]
+
+
+async def test_what_is_taken_back_is_said_and_its_line_comes_again(tmp_path: Path) -> None:
+    """As by a guard, in whose request a rewind is nobody's here."""
+    requests, output = file_of(tmp_path, {"prompt": "a"}), tmp_path / "results.jsonl"
+    async with FakeServer() as fake:
+        command = ["run", "--url", fake.url, "--input", requests, "--output", str(output)]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "midstream", *command, stdout=PIPE, env=environment()
+        )
+        assert process.stdout is not None
+        peer = await fake.peer()
+        start = await peer.accept_start()
+        await peer.send_tokens(start, 0, "One\n", "two ", "thr")
+        shown = await process.stdout.readuntil(b"thr")
+        await peer.send(Rewound(request_id=start.request_id, index=2, text_length=8))
+        await peer.send_tokens(start, 2, "four")
+        shown += await process.stdout.readuntil(b"four")
+        await peer.send(Rewound(request_id=start.request_id, index=1, text_length=4))
+        await peer.send(final(start.request_id, 1, "guard", stop_reason="g"))
+        shown += await process.stdout.read()
+        assert await process.wait() == 0
+    said = f"# 1/1 a\nOne\ntwo thr\n{REWOUND}\ntwo four\n{REWOUND}\n# 0 tokens"
+    assert shown.decode().startswith(said)
+    assert results(output)[0]["text"] == "One\n"
 
 
 async def test_one_at_a_time_is_one_at_a_time(toy: Served, tmp_path: Path) -> None:

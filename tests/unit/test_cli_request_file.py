@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from midstream.cli import batch_work
 from midstream.cli.answer_view import AnswerView
 from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
-from midstream.cli.http_post import HttpAnswer
+from midstream.cli.http_post import HttpAnswer, post
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
@@ -210,8 +210,7 @@ def test_a_failed_answer_says_so_and_is_disarmed() -> None:
 def test_why_a_batchs_answer_ended_is_disarmed() -> None:
     (request,) = parse_requests(BATCH_LINE)
     assert isinstance(request, BatchRequest)
-    with ThreadPoolExecutor() as threads:
-        work = BatchWork(request, "http://h", None, threads)
+    work = BatchWork(request, "http://h", None)
     work._answer = HttpAnswer(200, None, {"choices": [{"finish_reason": "\x1b[2Jstop"}]})
     assert work.summary == "0 tokens · ␛[2Jstop"
 
@@ -235,14 +234,30 @@ async def test_a_line_of_a_batch_does_not_wait_for_a_server_that_is_gone(
     monkeypatch.setattr(batch_work, "LOOK_S", 0)
     async with FakeServer() as server, await asyncio.start_server(accept, "127.0.0.1", 0) as silent:
         host, port = silent.sockets[0].getsockname()
-        with ThreadPoolExecutor(1) as threads:
-            request = BatchRequest(custom_id="a", url="/v1/completions", body={})
-            work = BatchWork(request, f"http://{host}:{port}", None, threads)
-            client = await midstream.connect(server.url)
-            doing = asyncio.create_task(work.do(client, AnswerView(), asyncio.Event()))
-            writer = await asked.get()
-            await client.close()
-            with pytest.raises(ConnectionLost):
-                await doing
-            writer.close()
+        request = BatchRequest(custom_id="a", url="/v1/completions", body={})
+        work = BatchWork(request, f"http://{host}:{port}", None)
+        client = await midstream.connect(server.url)
+        doing = asyncio.create_task(work.do(client, AnswerView(), asyncio.Event()))
+        writer = await asked.get()
+        await client.close()
+        with pytest.raises(ConnectionLost):
+            await doing
+        writer.close()
     assert work.result(1, None).response is None
+
+
+async def test_a_connection_that_is_never_made_holds_up_no_program_that_gives_it_up() -> None:
+    """As to a server that answers no handshake of TLS."""
+    asked: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
+    before = set(threading.enumerate())
+    async with await asyncio.start_server(lambda _, it: asked.put_nowait(it), "127.0.0.1", 0) as silent:
+        host, port = silent.sockets[0].getsockname()
+        asking = asyncio.create_task(post(f"https://{host}:{port}/v1/completions", {}, None))
+        writer = await asked.get()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        left = set(threading.enumerate()) - before
+        assert left
+        assert all(thread.daemon for thread in left)
+        writer.close()

@@ -122,6 +122,18 @@ async def test_a_refused_upgrade_is_a_typed_error(status: int, kind: type[midstr
     assert caught.value.status == status
 
 
+@pytest.mark.parametrize(
+    ("said", "retry_after_ms"),
+    [("7", 7000), ("9" * 400, 86_400_000), ("9" * 5000, 86_400_000), ("soon", None)],
+)
+async def test_when_to_try_again_is_a_day_at_most(said: str, retry_after_ms: int | None) -> None:
+    async with FakeServer(status=429) as server:
+        server.headers = {"Retry-After": said}
+        with pytest.raises(midstream.RateLimited) as caught:
+            await midstream.connect(server.url)
+    assert caught.value.retry_after_ms == retry_after_ms
+
+
 @pytest.mark.parametrize(("status", "retryable"), [(502, True), (404, False)])
 async def test_another_answer_than_an_upgrade(status: int, retryable: bool) -> None:
     async with FakeServer(status=status) as server:

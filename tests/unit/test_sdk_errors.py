@@ -32,6 +32,11 @@ def test_an_error_event_becomes_its_exception() -> None:
     assert (error.retry_after_ms, error.request_id, str(error)) == (250, "r", "later")
 
 
+def test_a_time_beyond_all_bounds_is_a_day() -> None:
+    event = Error(status=429, code="rate_limited", message="later", retryable=True, retry_after_ms=10**400)
+    assert from_event(event).retry_after_ms == 86_400_000
+
+
 def test_a_code_of_a_newer_server_is_still_a_request_error() -> None:
     error = from_event(Error(status=418, code="teapot", message="short and stout", retryable=False))
     assert type(error) is midstream.RequestError

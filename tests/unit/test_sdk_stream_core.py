@@ -271,12 +271,13 @@ def test_a_replayed_event_is_passed_over() -> None:
         Token(request_id="r", seq=1, index=1, count=1, delta="b", logprobs=[]),
         snapshot(2, 2**31, "b"),
         snapshot(2, 2, "b", tokens=[1]),
+        replace(final("r", 1, "stop"), seq=0),
     ],
     ids=[
         *("seq missing", "token missing", "no seq", "index not reached", "text not reached"),
         *("less than no token", "before the first", "before the text", "all of it before the first"),
         *("more than there can be", "a token untold", "a probability untold"),
-        *("all of it behind the last", "a token of all untold"),
+        *("all of it behind the last", "a token of all untold", "an end before what has come"),
     ],
 )
 def test_an_event_that_cannot_come_here_changes_nothing(event: StreamEvent) -> None:

@@ -170,11 +170,10 @@ export class Channels {
     return [...this.#byName.values()];
   }
 
-  /** Nothing follows a final. @param {StreamEvent} event */
+  /** Nothing follows a final; one that cannot come is none, and whoever waits is told with all others. @param {StreamEvent} event */
   receive(event) {
-    const channel = this.get(event.request_id);
+    this.get(event.request_id)?.receive(event);
     if (event.type === "final") this.#byName.delete(event.request_id);
-    channel?.receive(event);
   }
 
   /** @param {MidstreamError} failure */

@@ -156,6 +156,8 @@ for (const [what, event] of /** @type {[string, object | string][]} */ ([
   ["answers that are no list", { ...snapshot(1, { index: 0, text: "" }), answered: 5 }],
   ["a token that says nothing", { ...token(0, "x"), delta: undefined, seq: 1 }],
   ["a call without a name", { type: "tool_call", request_id: "r", seq: 1, index: 0, call_id: "a" }],
+  ["an end behind a hole in the sequence", { ...final("stop"), seq: 3 }],
+  ["an end before what has come", { ...final("stop"), seq: 0 }],
   ["an end of which nothing is told", { ...final("stop"), usage: undefined, seq: 1 }],
   ["an error without a word", { type: "error", code: "overloaded" }],
   ["parameters that are none", { type: "adjusted", request_id: "r", seq: 1, index: 0, params: null }],

@@ -176,6 +176,7 @@ for (const [what, event] of /** @type {[string, StreamEvent][]} */ ([
   ["all of it before the first", snapshot(2, { index: -1, text: "b" })],
   ["all of it behind the last", snapshot(2, { index: 2 ** 31, text: "b" })],
   ["a token of all untold", snapshot(2, { index: 2, text: "b", tokens: [1] })],
+  ["an end before what has come", { ...final("stop"), seq: 0 }],
 ])) {
   test(`an event that cannot come here changes nothing: ${what}`, () => {
     const core = new StreamCore();

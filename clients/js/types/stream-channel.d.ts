@@ -63,7 +63,7 @@ export class Channels {
     /** @param {string | undefined} requestId */
     get(requestId: string | undefined): Channel | undefined;
     all(): Channel[];
-    /** Nothing follows a final. @param {StreamEvent} event */
+    /** Nothing follows a final; one that cannot come is none, and whoever waits is told with all others. @param {StreamEvent} event */
     receive(event: StreamEvent): void;
     /** @param {MidstreamError} failure */
     failAll(failure: MidstreamError): void;

@@ -20,7 +20,7 @@ from websockets.typing import Subprotocol
 
 from midstream.connection import Connection
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, from_code
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL
+from midstream.protocol import JSON_SUBPROTOCOL, MAX_MILLISECONDS, MSGPACK_SUBPROTOCOL
 from midstream.url import websocket_urls
 
 Encoding = Literal["json", "msgpack"]
@@ -128,4 +128,6 @@ def _refusal(url: str, response: Response) -> MidstreamError:
 
 def _retry_after_ms(response: Response) -> int | None:
     seconds = response.headers.get("Retry-After", "")
-    return int(seconds) * 1000 if seconds.isdecimal() else None  # as a date it is of no use to us
+    if not seconds.isdecimal():  # as a date it is of no use to us
+        return None
+    return int(min(float(seconds) * 1000, MAX_MILLISECONDS))  # it may have thousands of digits

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from midstream.protocol import ERRORS, RETRYABLE_CLOSE_CODES, Error, Final
+from midstream.protocol import ERRORS, MAX_MILLISECONDS, RETRYABLE_CLOSE_CODES, Error, Final
 
 ABNORMAL_CLOSURE = 1006  # RFC 6455, 7.4.1: no close frame was seen, so a new connection may well do better
 # What decoders throw at bytes that are not what they were to be.
@@ -19,7 +19,11 @@ class MidstreamError(Exception):
 
 
 class RequestError(MidstreamError):
-    """The server refused a frame. The subclasses, one for each code, say why; a new code is this one."""
+    """The server refused a frame. The subclasses, one for each code, say why; a new code is this one.
+
+    `retry_after_ms` is a day at most: a server may say any number, and no clock takes one of hundreds of
+    digits.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,7 @@ class RequestError(MidstreamError):
         self.code = code
         self.status = status
         self.retryable = retryable
-        self.retry_after_ms = retry_after_ms
+        self.retry_after_ms = None if retry_after_ms is None else min(retry_after_ms, MAX_MILLISECONDS)
         self.request_id = request_id
 
 

@@ -26,6 +26,7 @@ TEMPERATURE_STEP, MAX_TEMPERATURE = 0.1, 2.0
 MAX_SENTENCE_TOKENS = 40  # a sentence longer than this is taken back in parts
 REWIND_TOKENS = 10
 SHOWN_RESULT = 500  # characters of what a tool returns
+REWOUND = "⟨taken back; it goes on from here⟩"  # where what was written cannot be
 _SENTENCE_ENDS = (".", "!", "?", "。", "\uff01", "\uff1f", "…", "\n")
 
 

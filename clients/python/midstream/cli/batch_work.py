@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Executor
 from typing import Any
 
 import msgspec
@@ -68,11 +67,10 @@ class Body(Struct):
 
 
 class BatchWork:
-    def __init__(self, request: BatchRequest, url: str, key: str | None, threads: Executor) -> None:
+    def __init__(self, request: BatchRequest, url: str, key: str | None) -> None:
         self._request = request
         self._url = http_url(url, request.url)
         self._key = key
-        self._threads = threads
         self._answer: HttpAnswer | None = None
 
     @property
@@ -100,7 +98,7 @@ class BatchWork:
             ]
 
     async def _ask(self) -> None:
-        self._answer = await post(self._url, self._request.body, self._key, self._threads)
+        self._answer = await post(self._url, self._request.body, self._key)
 
     @property
     def summary(self) -> str | None:

@@ -1,14 +1,14 @@
 """One POST, sent in a thread, which whoever waits for it may give up.
 
 A key is sent to the server that was named and to no other: where that one says to look elsewhere, it is not
-followed. Where the asking is given up the connection is cut, which ends the work in the engine.
+followed. Where the asking is given up the connection is cut, which ends the work in the engine; one that is
+still being made cannot be, and its thread is waited for no longer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from concurrent.futures import Executor
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from midstream.daemon_thread import in_thread
 from midstream.errors import UNREADABLE, ConnectionLost, ProtocolError
 
 
@@ -26,14 +27,12 @@ class HttpAnswer(Struct, frozen=True):
     body: Any
 
 
-async def post(url: str, body: object, key: str | None, threads: Executor) -> HttpAnswer:
+async def post(url: str, body: object, key: str | None) -> HttpAnswer:
     """Ask, and wait for the whole answer. Raises ConnectionLost where there is none, or only a part of
     one."""
-    asking = _Asking(url, key)
+    asking, data = _Asking(url, key), msgspec.json.encode(body)
     try:
-        return await asyncio.get_running_loop().run_in_executor(
-            threads, asking.ask, msgspec.json.encode(body)
-        )
+        return await in_thread(lambda: asking.ask(data))
     except asyncio.CancelledError:
         asking.give_up()
         raise

@@ -11,7 +11,6 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
@@ -111,18 +110,13 @@ def _display() -> Display:
 async def _run(arguments: Namespace, requests: list[AnyRequest], record: Record) -> int:
     """Answer all, and show each in its turn: the exit status."""
     display = _display()
-    with ThreadPoolExecutor(arguments.parallel) as threads:
 
-        def work(request: AnyRequest) -> Work:
-            if isinstance(request, BatchRequest):
-                return BatchWork(request, arguments.url, api_key(), threads)
-            return StreamWork(request)
+    def work(request: AnyRequest) -> Work:
+        if isinstance(request, BatchRequest):
+            return BatchWork(request, arguments.url, api_key())
+        return StreamWork(request)
 
-        jobs = [Job(number, work(request)) for number, request in enumerate(requests, 1)]
-        return await _run_all(arguments, jobs, display, record)
-
-
-async def _run_all(arguments: Namespace, jobs: list[Job], display: Display, record: Record) -> int:
+    jobs = [Job(number, work(request)) for number, request in enumerate(requests, 1)]
     waiting = deque(jobs)
 
     def on_state(state: str) -> None:

@@ -60,6 +60,7 @@ class StreamWork:
             finally:
                 if not self._request.stream:
                     view.add_chunk(Chunk(0, stream.consumed, stream.text), time.monotonic())
+                view.truncate(stream.consumed)  # a guard may have taken back what nothing came behind
                 view.thoughts, view.calls = stream.thoughts, stream.calls
 
     @property

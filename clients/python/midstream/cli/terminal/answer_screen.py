@@ -24,7 +24,7 @@ from prompt_toolkit.shortcuts import print_formatted_text
 from prompt_toolkit.styles import Style
 from prompt_toolkit.utils import get_cwidth
 
-from midstream.cli.answer_view import AnswerView
+from midstream.cli.answer_view import REWOUND, AnswerView
 from midstream.cli.key_bindings import Intent, fit_help
 from midstream.cli.wrap import Cell, runs, wrap
 
@@ -39,7 +39,6 @@ STYLE = Style.from_dict(
         "help": "reverse dim",
     }
 )
-REWOUND = "⟨taken back; it goes on from here⟩"
 _REDRAW_S = 0.03  # at most so often, however fast the tokens come
 _REFRESH_S = 0.5  # the rate falls also while nothing comes
 _ALWAYS = ("c-c", "<sigint>")  # these work while a line is typed, too
