@@ -311,6 +311,17 @@ def test_what_takes_long_is_followed_without_the_interpreter_and_comes_to_the_sa
     assert came[0] == came[1]
 
 
+@pytest.mark.parametrize("regex", [r"(\S{1,9}\s?){1,200}", r"(\w+\s*[,;]?\s*){1,400}"])
+def test_an_expression_whose_masks_take_much_work_is_followed_from_wherever_it_is_begun(regex: str) -> None:
+    grammar, vocabulary = Grammar(regex=regex), toy_vocabulary()
+    check(grammar)
+    matcher = Matcher(source_of(grammar), vocabulary)
+    text = walk(matcher, 60, random.Random(3), vocabulary.ends)
+    fresh = Matcher(source_of(grammar), vocabulary)
+    fresh.accept(text)
+    assert fresh.mask() == matcher.mask(), "though nothing of its work was done in masks before"
+
+
 def fits(grammar: Grammar, text: str) -> bool:
     ends = sorted(toy_vocabulary().ends)
     matcher = Matcher(source_of(grammar), toy_vocabulary())
