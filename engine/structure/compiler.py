@@ -15,8 +15,8 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 
-# Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others have
-# the interpreter meanwhile.
+# Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others
+# have the interpreter meanwhile.
 FIRST_FUEL, MOST_FUEL = 50_000, 800_000
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes

@@ -69,6 +69,7 @@ class Matcher:
         self._sources = (source, later or source)
         self._follower = Follower()
         self._fuel = FIRST_FUEL
+        self._goes_back = True  # until it has turned out that the library cannot
         self._fresh: dict[str, LLMatcher] = {}
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
@@ -124,8 +125,8 @@ class Matcher:
             self._grow(matcher)
 
     def _lacks(self, matcher: LLMatcher) -> bool:
-        """Memory, or work in one step: whoever follows anew, and has no masks behind it, has more of that to do
-        at once. And not what no grammar may have."""
+        """Memory, or work in one step: whoever follows anew, and has no masks behind it, has more of that to
+        do at once. And not what no grammar may have."""
         states, width = self._share.states, self._share.width
         if states < MOST_STATES and needs_more_states(matcher):
             return True
@@ -174,8 +175,10 @@ class Matcher:
         inside = self._until_end(tokens)
         followed = next((at for at in range(inside) if not self._try(matcher, tokens[at])), inside)
         fits = followed == inside and (inside == len(tokens) or matcher.is_accepting())
-        if followed and not matcher.is_error() and not matcher.rollback(followed):
-            raise self._error(matcher)
+        if matcher.is_error():
+            self._followed = None  # what is not put in leaves nothing behind
+        else:
+            self._go_back(followed)
         return fits
 
     def _try(self, matcher: LLMatcher, token: int) -> bool:
@@ -192,8 +195,12 @@ class Matcher:
         if count > behind:
             run.text_bytes -= self._length_of(run.inside[behind - count :].tolist())
             del run.inside[behind - count :]
-            if self._followed is not None and not self._followed.rollback(count - behind):
-                raise self._error(self._followed)
+            self._go_back(count - behind)
+
+    def _go_back(self, count: int) -> None:
+        """Grammars that count tokens, or stop at a text, the library follows forward alone: anew, then."""
+        if count and self._followed is not None and not self._followed.rollback(count):
+            self._followed, self._goes_back = None, False
 
     def begin_anew(self) -> None:
         self._runs.append(_Run())
@@ -220,10 +227,12 @@ class Matcher:
     def masks_ahead(self) -> list[bytes | None]:
         """The masks behind each draft, of which nothing stays behind. None behind one that cannot come, which
         nobody gets to, or that ends the run; and there are fewer where more memory would be taken, or more
-        work in one step: only what came may have that."""
+        work in one step: only what came may have that. There are none where going back is following anew."""
         drafts, self._drafts = self._drafts, ()
         if not drafts or self._runs[-1].behind_end:
             return [None] * len(drafts)
+        if not self._goes_back:
+            return []
         matcher = self._matcher
         masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
@@ -233,8 +242,7 @@ class Matcher:
         if matcher.is_error():
             self._followed = None
             return masks[:-1]
-        if masks and not matcher.rollback(len(masks)):
-            raise self._error(matcher)
+        self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))
 
     def forced(self, mask: bytes | None) -> list[int]:

@@ -322,6 +322,18 @@ def test_an_expression_whose_masks_take_much_work_is_followed_from_wherever_it_i
     assert fresh.mask() == matcher.mask(), "though nothing of its work was done in masks before"
 
 
+def test_what_does_not_fit_for_what_it_would_take_leaves_nothing_behind() -> None:
+    names = [f"r{number}" for number in range(700)]
+    lark = [f"start: /x/* more?\nmore: /y/ ({' | '.join(names)})*", *(f"{name}: /a/ /b/" for name in names)]
+    grammar = Grammar(lark="\n".join(lark))
+    check(grammar)
+    matcher = Matcher(source_of(grammar), toy_vocabulary())
+    matcher.accept([*b"xx"])
+    mask = matcher.mask()
+    assert not matcher.fits([*b"xyab"]), "its rows would be too wide"
+    assert matcher.mask() == mask
+
+
 def fits(grammar: Grammar, text: str) -> bool:
     ends = sorted(toy_vocabulary().ends)
     matcher = Matcher(source_of(grammar), toy_vocabulary())
