@@ -252,18 +252,21 @@ Tokenized = list[int] | Opening
 def tokenize(
     frame: StreamFrame, model: ServedModel, turns: Turns | None = None, *, brief: bool = False
 ) -> Tokenized | None:
-    """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
-    conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
+    """The tokens of whatever text a frame brings, and its grammar and guards tried; of a start with tools or
+    a past all that it begins with, which takes long. `turns`: of a conversation, that were decoded here.
+    `brief`: raise `NotBriefError` where a chat takes long."""
     past = frame.past if isinstance(frame, protocol.Start) else None
     if past is not None:
         free_values.check_past(past)
     tokens = _tokenize(frame, model, turns, brief=brief)
-    if not isinstance(frame, protocol.Start) or past is None:
+    if not isinstance(frame, protocol.Start) or not (past or frame.tools):
         return tokens
-    _check_unguarded(frame.params, past)
-    with _refusing(frame, model):
-        _known(past.tokens, "past.tokens", model)
-        put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
+    put_in: list[list[int]] = []
+    if past is not None:
+        _check_unguarded(frame.params, past)
+        with _refusing(frame, model):
+            _known(past.tokens, "past.tokens", model)
+            put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
 
 
@@ -315,7 +318,6 @@ def _tokenize(
                 prompt = model.tokenizer.encode_chat(
                     messages, tools, below=model.context, brief=brief, turns=turns
                 )
-                output_rules(frame, prompt, model)
                 return _computable(prompt, model)
             case protocol.Inject():
                 return _injection(frame, model, brief)
