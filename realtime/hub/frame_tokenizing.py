@@ -38,6 +38,7 @@ from realtime.stream.past import begun
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import Turns
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 from realtime.tools.json_scanner import signs_in
@@ -286,16 +287,20 @@ def opening(
     model: ServedModel,
     put_in: Sequence[list[int]] = (),
 ) -> Opening:
-    *_, whole = openings(frame, prompt, params, model, put_in)
+    *_, whole = openings(frame, prompt, params, output_rules(frame, prompt, model), model, put_in)
     return whole
 
 
 def openings(
-    frame: protocol.Start, prompt: list[int], params: Params, model: ServedModel, put_in: Sequence[list[int]]
+    frame: protocol.Start,
+    prompt: list[int],
+    params: Params,
+    rules: OutputRules | None,
+    model: ServedModel,
+    put_in: Sequence[list[int]],
 ) -> Iterator[Opening]:
     """As far as its past is read, and in the end all of it. `params`: complete; `put_in`: the tokens of each
     inject of its past."""
-    rules = output_rules(frame, prompt, model)
     return (Opening(params, context) for context in begun(frame, prompt, params, rules, model, put_in))
 
 
