@@ -15,15 +15,18 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 
+# Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others
+# have the interpreter meanwhile.
+FIRST_FUEL, MOST_FUEL = 50_000, 800_000
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
 
 
-def limits(lexer_states: int, width: int) -> LLParserLimits:
+def limits(lexer_states: int, width: int, fuel: int) -> LLParserLimits:
     return LLParserLimits(
         max_grammar_size=100_000,  # symbols
         initial_lexer_fuel=500_000,  # some 10 ms
-        step_lexer_fuel=50_000,  # some 4 ms
+        step_lexer_fuel=fuel,
         step_max_items=10_000,
         max_items_in_row=width,
         max_lexer_states=lexer_states,
@@ -32,11 +35,15 @@ def limits(lexer_states: int, width: int) -> LLParserLimits:
 
 
 def matcher_of(
-    source: str, tokenizer: LLTokenizer, lexer_states: int = MOST_STATES, width: int = MOST_WIDTH
+    source: str,
+    tokenizer: LLTokenizer,
+    lexer_states: int = MOST_STATES,
+    width: int = MOST_WIDTH,
+    fuel: int = MOST_FUEL,
 ) -> LLMatcher:
     """At the grammar's beginning. What is wrong is in its `get_error()`. `width`: items in a row of its
     parser."""
-    return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states, width))
+    return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states, width, fuel))
 
 
 def failed_matcher() -> LLMatcher:
@@ -51,6 +58,10 @@ def needs_more_states(matcher: LLMatcher) -> bool:
 
 def needs_wider_rows(matcher: LLMatcher) -> bool:
     return matcher.is_error() and " items; max is " in matcher.get_error()
+
+
+def needs_more_fuel(matcher: LLMatcher) -> bool:
+    return matcher.is_error() and "too many expressions" in matcher.get_error()
 
 
 def problem_of(source: str) -> str:

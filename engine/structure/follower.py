@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from llguidance import LLExecutor, LLMatcher
 
 from engine.structure.compiler import failed_matcher
-from engine.structure.worker import STACK_BYTES
+from engine.structure.worker import STACK_BYTES, give_way
 
 LONG_S = 0.002  # for one token
 
@@ -33,6 +33,7 @@ class Follower:
         return all(self._follow(matcher, token) for token in tokens)
 
     def _follow(self, matcher: LLMatcher, token: int) -> bool:
+        give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
         if self.takes_long:
             began_s = time.perf_counter()
             followed = _library.follow(matcher, token)

@@ -17,7 +17,15 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from engine.structure.compiler import matcher_of, needs_more_states, needs_wider_rows, reason_of
+from engine.structure.compiler import (
+    FIRST_FUEL,
+    MOST_FUEL,
+    matcher_of,
+    needs_more_fuel,
+    needs_more_states,
+    needs_wider_rows,
+    reason_of,
+)
 from engine.structure.follower import Follower
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemory, MemoryShare
 from engine.structure.vocabulary import Vocabulary
@@ -60,6 +68,8 @@ class Matcher:
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
         self._follower = Follower()
+        self._fuel = FIRST_FUEL
+        self._goes_back = True  # until it has turned out that the library cannot
         self._fresh: dict[str, LLMatcher] = {}
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
@@ -73,46 +83,56 @@ class Matcher:
 
     def _begun(self, source: str) -> LLMatcher:
         fresh = self._fresh.get(source)
-        while fresh is None or self._lacks_memory(fresh):
+        while fresh is None or self._lacks(fresh):
             if fresh is not None:
                 self._grow(fresh)
-            fresh = matcher_of(source, self._vocabulary.tokenizer, self._share.states, self._share.width)
+            share = self._share
+            fresh = matcher_of(source, self._vocabulary.tokenizer, share.states, share.width, self._fuel)
         self._fresh[source] = fresh
         self._check(fresh)
         return fresh
 
     def _grow(self, matcher: LLMatcher) -> None:
         """Have more of what it lacks, and follow anew from the beginning."""
-        more = self._share.add_states if needs_more_states(matcher) else self._share.widen
-        if not more() or not self._share.follow(self._runs[-1].text_bytes):
-            raise GrammarError(NO_ROOM)
+        if needs_more_fuel(matcher):
+            self._fuel *= 2
+            self._follower.takes_long = True
+        else:
+            more = self._share.add_states if needs_more_states(matcher) else self._share.widen
+            if not more() or not self._share.follow(self._runs[-1].text_bytes):
+                raise GrammarError(NO_ROOM)
         self._fresh.clear()
         self._followed = None
 
     @property
     def _matcher(self) -> LLMatcher:
-        if self._followed is None:
+        while self._followed is None:
             self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
-            # Which takes no more than before.
-            if not self._follower.follow(self._followed, self._runs[-1].inside):
+            if self._follower.follow(self._followed, self._runs[-1].inside):
+                break
+            if not self._lacks(self._followed):
                 raise self._error(self._followed)
+            self._grow(self._followed)
         return self._followed
 
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
-        """Again, where it takes more memory to answer."""
+        """Again, where it takes more to answer."""
         while True:
             matcher = self._matcher
             answer = question(matcher)
-            if not self._lacks_memory(matcher):
+            if not self._lacks(matcher):
                 return answer
             self._grow(matcher)
 
-    def _lacks_memory(self, matcher: LLMatcher) -> bool:
-        """And not what no grammar may have."""
+    def _lacks(self, matcher: LLMatcher) -> bool:
+        """Memory, or work in one step: whoever follows anew, and has no masks behind it, has more of that to
+        do at once. And not what no grammar may have."""
         states, width = self._share.states, self._share.width
         if states < MOST_STATES and needs_more_states(matcher):
             return True
-        return width < MOST_WIDTH and needs_wider_rows(matcher)
+        if width < MOST_WIDTH and needs_wider_rows(matcher):
+            return True
+        return self._fuel < MOST_FUEL and needs_more_fuel(matcher)
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
@@ -155,8 +175,10 @@ class Matcher:
         inside = self._until_end(tokens)
         followed = next((at for at in range(inside) if not self._try(matcher, tokens[at])), inside)
         fits = followed == inside and (inside == len(tokens) or matcher.is_accepting())
-        if followed and not matcher.is_error() and not matcher.rollback(followed):
-            raise self._error(matcher)
+        if matcher.is_error():
+            self._followed = None  # what is not put in leaves nothing behind
+        else:
+            self._go_back(followed)
         return fits
 
     def _try(self, matcher: LLMatcher, token: int) -> bool:
@@ -173,8 +195,12 @@ class Matcher:
         if count > behind:
             run.text_bytes -= self._length_of(run.inside[behind - count :].tolist())
             del run.inside[behind - count :]
-            if self._followed is not None and not self._followed.rollback(count - behind):
-                raise self._error(self._followed)
+            self._go_back(count - behind)
+
+    def _go_back(self, count: int) -> None:
+        """Grammars that count tokens, or stop at a text, the library follows forward alone: anew, then."""
+        if count and self._followed is not None and not self._followed.rollback(count):
+            self._followed, self._goes_back = None, False
 
     def begin_anew(self) -> None:
         self._runs.append(_Run())
@@ -200,11 +226,13 @@ class Matcher:
 
     def masks_ahead(self) -> list[bytes | None]:
         """The masks behind each draft, of which nothing stays behind. None behind one that cannot come, which
-        nobody gets to, or that ends the run; and there are fewer where more memory would be taken: only
-        what came may have that."""
+        nobody gets to, or that ends the run; and there are fewer where more memory would be taken, or more
+        work in one step: only what came may have that. There are none where going back is following anew."""
         drafts, self._drafts = self._drafts, ()
         if not drafts or self._runs[-1].behind_end:
             return [None] * len(drafts)
+        if not self._goes_back:
+            return []
         matcher = self._matcher
         masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
@@ -214,8 +242,7 @@ class Matcher:
         if matcher.is_error():
             self._followed = None
             return masks[:-1]
-        if masks and not matcher.rollback(len(masks)):
-            raise self._error(matcher)
+        self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))
 
     def forced(self, mask: bytes | None) -> list[int]:

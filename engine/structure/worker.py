@@ -1,6 +1,9 @@
 """A worker: one thread that does what it is given while whoever gave it does something else: what is whose in
 its order, and of several owners' each in its turn, so that nobody waits for more than one piece of another's.
 
+A piece that takes long gives way in its midst: it stands first in its owner's line again, its thread waits,
+and another works meanwhile. So there are as many threads as owners with such pieces, and one of them works.
+
 Its stack is deep: a grammar whose rules follow from one another is taken in by recursion, and a stranger says
 how far. What a library of another language cannot survive comes as an exception that is no `Exception`, and
 ends no more than the piece of work that it befell.
@@ -9,16 +12,19 @@ ends no more than the piece of work that it befell.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 STACK_BYTES = 64 << 20  # of addresses: memory is taken as it is used
+TURN_S = 0.005  # that a piece has before it gives way
 
 
-Piece = tuple[Callable[[], Any], Future[Any]]
+Piece = Callable[[], bool]  # whether its thread goes on behind it
 
 
 class Worker:
@@ -27,16 +33,38 @@ class Worker:
         self._lock = threading.Lock()
         self._lines: dict[object, deque[Piece]] = {}  # of owners, whose turn it is first
         self._given = SimpleQueue[None]()  # once for each piece
-        self._thread: threading.Thread | None = None  # begun when it is needed: a process may still be copied
+        self._begun = False  # when it is needed: a process may still be copied
+        self._owner: object = None  # of the piece that is worked at
+        self._turn_began_s = 0.0
 
     def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
-        if self._thread is None:
-            self._thread = _begin_with_deep_stack(self._run, self._name)
+        if not self._begun:
+            self._begun = True
+            self._begin_thread()
         done = Future[Any]()
         with self._lock:
-            self._lines.setdefault(owner, deque()).append((work, done))
+            self._lines.setdefault(owner, deque()).append(partial(_do, work, done))
         self._given.put(None)
         return done
+
+    def give_way(self) -> None:
+        """To others, if they wait and the piece that is worked at has had its turn."""
+        if time.perf_counter() - self._turn_began_s < TURN_S:
+            return
+        owner, resumed = self._owner, threading.Event()
+        with self._lock:
+            if not self._lines.keys() - {owner}:
+                return
+            line = self._lines.pop(owner, deque())
+            line.appendleft(partial(_resume, resumed))
+            self._lines[owner] = line
+        self._given.put(None)
+        self._begin_thread()
+        resumed.wait()
+        self._begin_turn(owner)
+
+    def _begin_turn(self, owner: object) -> None:
+        self._owner, self._turn_began_s = owner, time.perf_counter()
 
     def _next(self) -> Piece:
         self._given.get()
@@ -46,23 +74,41 @@ class Worker:
             del self._lines[owner]
             if line:
                 self._lines[owner] = line
-            return piece
+        self._begin_turn(owner)
+        return piece
 
     def _run(self) -> None:
-        while True:
-            work, done = self._next()
-            try:
-                done.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
-                done.set_exception(error)
-            del work, done  # or it would be kept until there is more to do
+        _of_thread.worker = self
+        while self._next()():
+            pass
+
+    def _begin_thread(self) -> None:
+        usual = threading.stack_size(STACK_BYTES)
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        finally:
+            threading.stack_size(usual)
 
 
-def _begin_with_deep_stack(run: Callable[[], None], name: str) -> threading.Thread:
-    usual = threading.stack_size(STACK_BYTES)
+def give_way() -> None:
+    """In the midst of what may take long; of no use where that is not done by a worker."""
+    worker: Worker | None = getattr(_of_thread, "worker", None)
+    if worker is not None:
+        worker.give_way()
+
+
+def _do(work: Callable[[], Any], done: Future[Any]) -> bool:
     try:
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        thread.start()
-    finally:
-        threading.stack_size(usual)
-    return thread
+        done.set_result(work())
+    except BaseException as error:  # noqa: BLE001 - whoever waits for it is told
+        done.set_exception(error)
+    return True
+
+
+def _resume(piece: threading.Event) -> bool:
+    """Its own thread has the worker again."""
+    piece.set()
+    return False
+
+
+_of_thread = threading.local()

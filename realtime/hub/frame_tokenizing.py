@@ -38,6 +38,7 @@ from realtime.stream.past import begun
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import Turns
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import TooManyTokensError
 from realtime.tools.json_scanner import signs_in
@@ -252,18 +253,21 @@ Tokenized = list[int] | Opening
 def tokenize(
     frame: StreamFrame, model: ServedModel, turns: Turns | None = None, *, brief: bool = False
 ) -> Tokenized | None:
-    """The tokens of whatever text a frame brings, and its grammar and guards tried. `turns`: of a
-    conversation, that were decoded here. `brief`: raise `NotBriefError` where a chat takes long."""
+    """The tokens of whatever text a frame brings, and its grammar and guards tried; of a start with tools or
+    a past all that it begins with, which takes long. `turns`: of a conversation, that were decoded here.
+    `brief`: raise `NotBriefError` where a chat takes long."""
     past = frame.past if isinstance(frame, protocol.Start) else None
     if past is not None:
         free_values.check_past(past)
     tokens = _tokenize(frame, model, turns, brief=brief)
-    if not isinstance(frame, protocol.Start) or past is None:
+    if not isinstance(frame, protocol.Start) or not (past or frame.tools):
         return tokens
-    _check_unguarded(frame.params, past)
-    with _refusing(frame, model):
-        _known(past.tokens, "past.tokens", model)
-        put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
+    put_in: list[list[int]] = []
+    if past is not None:
+        _check_unguarded(frame.params, past)
+        with _refusing(frame, model):
+            _known(past.tokens, "past.tokens", model)
+            put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
 
 
@@ -283,16 +287,20 @@ def opening(
     model: ServedModel,
     put_in: Sequence[list[int]] = (),
 ) -> Opening:
-    *_, whole = openings(frame, prompt, params, model, put_in)
+    *_, whole = openings(frame, prompt, params, output_rules(frame, prompt, model), model, put_in)
     return whole
 
 
 def openings(
-    frame: protocol.Start, prompt: list[int], params: Params, model: ServedModel, put_in: Sequence[list[int]]
+    frame: protocol.Start,
+    prompt: list[int],
+    params: Params,
+    rules: OutputRules | None,
+    model: ServedModel,
+    put_in: Sequence[list[int]],
 ) -> Iterator[Opening]:
     """As far as its past is read, and in the end all of it. `params`: complete; `put_in`: the tokens of each
     inject of its past."""
-    rules = output_rules(frame, prompt, model)
     return (Opening(params, context) for context in begun(frame, prompt, params, rules, model, put_in))
 
 
@@ -315,7 +323,6 @@ def _tokenize(
                 prompt = model.tokenizer.encode_chat(
                     messages, tools, below=model.context, brief=brief, turns=turns
                 )
-                output_rules(frame, prompt, model)
                 return _computable(prompt, model)
             case protocol.Inject():
                 return _injection(frame, model, brief)

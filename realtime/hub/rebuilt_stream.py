@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from realtime.stream.memory import MemoryAccount
 from realtime.stream.owner import Owner
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
-from realtime.text.grammar import NoCompilerError
+from realtime.text.grammar import NoCompilerError, OutputRules
 from realtime.text.served_model import ServedModel
 
 A_TURN = 64  # news, before others have their turn, where no guards read them
@@ -70,7 +70,7 @@ class RebuiltStream:
         self._mute = _Mute(record.fingerprint or "")
         of_it = partial(Stream, owner=owner, window=window, memory=MemoryAccount(UNLIMITED))
         self._make = partial(of_it, number, record.start, now=journal.history.began + ahead_s)
-        self._parent = partial(
+        self._of_parent = partial(
             RebuiltStream, number, key, model=model, owner=owner, window=window, ahead_s=ahead_s
         )
 
@@ -78,14 +78,14 @@ class RebuiltStream:
         record, model = self.record, replace(self._model, fingerprint=self.record.fingerprint)
         start, prompt = record.start, of_int32(self._journal.prompt).tolist()
         if record.origin is not None:
-            parent = self._parent(_journal_of(record.origin))
+            parent = self._parent
             yield  # what that has to be read is as long again
             yield from parent.replay()
             of = parent.stream.context
             context = of.fork(start.request_id, record.origin.index, record.params, model)
         else:
             put_in = [inject.tokens or [] for inject in past_injects(start)]  # whose text has become tokens
-            for opening in openings(start, prompt, record.params, model, put_in):
+            for opening in openings(start, prompt, record.params, self._rules, model, put_in):
                 context = opening.context
                 yield
         self.stream = self._make(context, model=model, engine=None if record.waits else self._mute)
@@ -105,14 +105,24 @@ class RebuiltStream:
     def try_rules(self) -> None:
         """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
         if self.record.origin is not None:
-            self._parent(_journal_of(self.record.origin)).try_rules()
+            self._parent.try_rules()
         elif self.record.start.tools:
             try:
-                output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
+                _ = self._rules
             except NoCompilerError:
                 raise  # it may be asked for again
             except Refusal:
                 pass  # it is raised again, when it is told
+
+    @cached_property
+    def _parent(self) -> RebuiltStream:
+        """Of a fork."""
+        assert self.record.origin is not None
+        return self._of_parent(_journal_of(self.record.origin))
+
+    @cached_property
+    def _rules(self) -> OutputRules | None:
+        return output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
 
     def replay(self) -> Iterator[None]:
         """Tell it all; each time, others are to have their turn."""

@@ -107,9 +107,9 @@ class StreamStarter:
         turns: Turns,
         eta_ms: int | None,
     ) -> LiveStream:
-        """`tokens` are the prompt, or all that a stream with a past begins with, where that was tokenized
-        before, and `turns` those of it that were decoded here; `parent` is what it forks. `eta_ms`: until
-        its model is loaded, if that is known."""
+        """`tokens` are the prompt, or all that a stream with tools or a past begins with, where that was
+        tokenized before, and `turns` those of it that were decoded here; `parent` is what it forks.
+        `eta_ms`: until its model is loaded, if that is known."""
         if parent is not None and frame.fork is not None:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             opening = Opening(context.params, context)

@@ -169,7 +169,7 @@ def build_again(patch: pytest.MonkeyPatch) -> dict[Stream, Kept]:  # noqa: C901 
     return all_kept
 
 
-def opened(start: Any, prompt: Any, params: Any, model: Any, put_in: Any) -> Iterator[Opening]:
+def opened(start: Any, prompt: Any, params: Any, rules: Any, model: Any, put_in: Any) -> Iterator[Opening]:
     for context in begun(start, prompt, params, _rules[0], model, put_in):
         yield Opening(params, context)
 

@@ -34,6 +34,8 @@ MANY = [
     Grammar(regex=r"(yes|no)(, (yes|no)){0,4}\."),
     Grammar(choice=["red", "green", "reddish green", "🙂"]),
     Grammar(lark='start: sum\nsum: NUMBER ("+" NUMBER){1,4}\nNUMBER: /[1-9][0-9]?/'),
+    Grammar(lark='start: said "!"{2}\nsaid[max_tokens=7]: /[a-d, ]{1,30}/'),
+    Grammar(lark='start: said more\nsaid[stop="d"]: /[a-d]{1,30}/\nmore: /[e-h, ]{2,9}/'),
 ]
 
 

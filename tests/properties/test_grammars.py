@@ -133,7 +133,7 @@ SCRIPTS = st.lists(
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-@given(start=st.none() | st.integers(0, 5), script=SCRIPTS, seed=st.integers(0, 999))
+@given(start=st.none() | st.integers(0, len(MANY) - 1), script=SCRIPTS, seed=st.integers(0, 999))
 @settings(max_examples=12)
 def test_a_stream_is_the_same_however_it_is_run(
     way: Way, start: int | None, script: list[Steer], seed: int
@@ -145,7 +145,11 @@ def test_a_stream_is_the_same_however_it_is_run(
     assert same_end == end
 
 
-@given(number=st.integers(0, 5), backs=st.lists(st.integers(0, 40), max_size=4), seed=st.integers(0, 999))
+@given(
+    number=st.integers(0, len(MANY) - 1),
+    backs=st.lists(st.integers(0, 40), max_size=4),
+    seed=st.integers(0, 999),
+)
 @settings(max_examples=30)
 def test_what_ended_is_what_its_grammar_says(number: int, backs: list[int], seed: int) -> None:
     script: list[Steer] = [("rewind", 9, back) for back in backs]

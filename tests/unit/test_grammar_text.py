@@ -311,6 +311,29 @@ def test_what_takes_long_is_followed_without_the_interpreter_and_comes_to_the_sa
     assert came[0] == came[1]
 
 
+@pytest.mark.parametrize("regex", [r"(\S{1,9}\s?){1,200}", r"(\w+\s*[,;]?\s*){1,400}"])
+def test_an_expression_whose_masks_take_much_work_is_followed_from_wherever_it_is_begun(regex: str) -> None:
+    grammar, vocabulary = Grammar(regex=regex), toy_vocabulary()
+    check(grammar)
+    matcher = Matcher(source_of(grammar), vocabulary)
+    text = walk(matcher, 60, random.Random(3), vocabulary.ends)
+    fresh = Matcher(source_of(grammar), vocabulary)
+    fresh.accept(text)
+    assert fresh.mask() == matcher.mask(), "though nothing of its work was done in masks before"
+
+
+def test_what_does_not_fit_for_what_it_would_take_leaves_nothing_behind() -> None:
+    names = [f"r{number}" for number in range(700)]
+    lark = [f"start: /x/* more?\nmore: /y/ ({' | '.join(names)})*", *(f"{name}: /a/ /b/" for name in names)]
+    grammar = Grammar(lark="\n".join(lark))
+    check(grammar)
+    matcher = Matcher(source_of(grammar), toy_vocabulary())
+    matcher.accept([*b"xx"])
+    mask = matcher.mask()
+    assert not matcher.fits([*b"xyab"]), "its rows would be too wide"
+    assert matcher.mask() == mask
+
+
 def fits(grammar: Grammar, text: str) -> bool:
     ends = sorted(toy_vocabulary().ends)
     matcher = Matcher(source_of(grammar), toy_vocabulary())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -33,6 +34,7 @@ from realtime.hub.frame_tokenizing import (
     weight,
 )
 from realtime.hub.hub import LONG_TEXT
+from realtime.hub.output_rules import output_rules
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
@@ -105,6 +107,24 @@ async def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, Any], co
     error = listener.error()
     assert error.code == code
     assert named in error.message
+
+
+async def test_what_tools_make_of_a_grammar_is_written_once_and_beside_everybodys_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a model spells arguments one by one that takes up to half a second."""
+    written = list[bool]()
+
+    def noting(*asked: Any) -> Any:
+        written.append(threading.current_thread() is threading.main_thread())
+        return output_rules(*asked)
+
+    monkeypatch.setattr("realtime.hub.frame_tokenizing.output_rules", noting)
+    listener = RecordingListener(SimulatedServer(SIZE))
+    listener.send(start(prompt=None, messages=HI, tools=[FIND], tool_choice="required"))
+    await settled()
+    assert isinstance(listener.heard[0], protocol.Started)
+    assert written == [False]
 
 
 def test_what_a_call_was_given_may_be_long_where_that_is_text() -> None:
@@ -279,6 +299,8 @@ async def test_who_adopts_a_stream_with_tools_compiles_nothing_between_others_ev
     monkeypatch.setattr(grammar._checker, "problem_of", compiles)
     rebuilt.try_rules()
     assert len(compiled) == 1
+    for room in ("rebuilt_stream", "frame_tokenizing"):  # what was compiled is not even written again
+        monkeypatch.setattr(f"realtime.hub.{room}.output_rules", None)
     assert list(rebuilt.replay())
     assert len(compiled) == 1
 

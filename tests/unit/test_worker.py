@@ -1,0 +1,84 @@
+"""A worker: whose turn it is, and what a piece does that takes longer than one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+from typing import Any
+
+import pytest
+
+from engine.structure.matcher import Matcher
+from engine.structure.worker import Worker, give_way
+from midstream.protocol import Grammar
+from realtime.text.grammar import source_of
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+
+def work_off(*pieces: tuple[str, Callable[[], Any]]) -> None:
+    """Of these owners; the first begins when all were given."""
+    worker, given = Worker("test"), threading.Event()
+    done = [worker.submit(lambda: given.wait(60))]
+    done += [worker.submit(work, owner) for owner, work in pieces]
+    given.set()
+    wait(done, 60)
+    for one in done:
+        one.result(0)
+
+
+@pytest.fixture(autouse=True)
+def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.structure.worker.TURN_S", 0.0)
+
+
+def test_a_piece_that_takes_long_gives_way_to_others_and_stays_the_first_of_its_own() -> None:
+    came = list[str]()
+
+    def long(owner: str) -> None:
+        for part in range(3):
+            came.append(f"{owner}{part}")
+            give_way()
+
+    work_off(
+        ("a", lambda: long("a")),
+        ("a", lambda: came.append("a, later")),
+        ("b", lambda: long("b")),
+        ("c", lambda: came.append("c")),
+    )
+    assert came == ["a0", "b0", "c", "a1", "b1", "a2", "b2", "a, later"]
+
+
+def test_whoever_follows_a_long_text_gives_way_with_each_token() -> None:
+    """An injection of 190 tokens into an ambiguous grammar had everybody else's wait for eight seconds."""
+    followed, others = list[int](), list[int]()
+    matcher = Matcher(source_of(Grammar(regex="(ab)+")), toy_vocabulary())
+
+    def follow() -> None:
+        matcher.accept([*b"ab" * 50])
+        followed.append(len(others))
+
+    def other() -> None:
+        for _ in range(10):
+            others.append(len(followed))
+            give_way()
+
+    work_off(("a", follow), ("b", other))
+    assert others == [0] * 10, "done before"
+    assert followed == [10]
+
+
+def test_what_fails_behind_its_turn_says_so_and_ends_nobody_else() -> None:
+    came = list[str]()
+
+    def fail() -> None:
+        give_way()
+        raise KeyError("a")
+
+    with pytest.raises(KeyError):
+        work_off(("a", fail), ("b", lambda: came.append("b")), ("a", lambda: came.append("a")))
+    assert came == ["b", "a"]
+
+
+def test_where_no_worker_works_there_is_nobody_to_give_way_to() -> None:
+    give_way()
