@@ -469,6 +469,33 @@ def test_guards_read_no_more_while_what_they_did_is_owed_and_there_are_others() 
     assert len(stream.output) > before
 
 
+def test_nobody_waits_for_them_where_an_engine_goes_as_it_was_told_to() -> None:
+    """What it said and they have not read, another says again."""
+    server, reader = guarded()
+    server.in_turns = True
+    stream, other = server.hub.streams[0], RecordingListener(server)
+    other.send(start("b", credit=Credit(limit=0)))
+    reader.debt_s, before = 0.1, len(stream.output)
+    reader.send(protocol.Adjust(request_id="a", params=Params(temperature=0.5), ref="1"))
+    for _ in range(5):
+        server.tick()
+        server.clock.advance(0)
+    server.engines[0].die()
+    server.hub.engine_lost(0, blameless=True)
+    assert len(stream.output) == before
+    server.revive_engine()
+    reader.debt_s = 0.0
+    for _ in range(5):
+        server.tick()
+        server.clock.advance(0.1)
+    (adjusted,) = [event for event in reader.heard if isinstance(event, protocol.Adjusted)]
+    assert adjusted.index == before
+    tokens = [event for event in reader.heard if isinstance(event, protocol.Token)]
+    indices = [event.index for event in tokens]
+    assert indices == list(range(len(indices)))
+    assert len(indices) > before
+
+
 def test_who_forks_owes_what_the_engine_is_told_of_however_short_the_frame_is() -> None:
     _, reader = listened()
     reader.hear_token()
