@@ -44,6 +44,7 @@ from realtime.hub.observers import DisconnectCause, Observer, RetryReason, Strea
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
 from realtime.hub.shares import Shares
+from realtime.hub.slices import Slices
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
@@ -63,11 +64,18 @@ from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
 RESTORED_S = 25e-9  # a token whose memory is given back, and looked for again
+CANCELLED_A_TURN = 64  # streams
+REFUSED = 16  # commands that the end of one refuses, and that weigh as a stream more
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
 def _nothing() -> None:
     pass
+
+
+def _weight(entry: LiveStream) -> int:
+    """Of one that is to end."""
+    return 1 + entry.stream.num_waiting // REFUSED
 
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
@@ -162,6 +170,9 @@ class Hub:
             wall=time.time,
         )
         self._awaited = AwaitedStarts()
+        self._cancelling = Slices(
+            self._cancel, most=CANCELLED_A_TURN, next_turn=partial(self._call_later, 0), weight=_weight
+        )
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -318,12 +329,16 @@ class Hub:
         self.serving.flush()
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
-        """All such streams."""
+        """All such streams; of many each turn some."""
+        self._cancelling.add(entry for entry in self._registry.entries if of(entry))
+
+    def _cancel(self, some: list[LiveStream]) -> None:
         with self._waking() as wake:
-            for entry in [entry for entry in self._registry.entries if of(entry)]:
-                entry.stream.cancel(self._clock(), entry.step)
-                entry.note(protocol.Cancel(request_id=entry.key.request_id))
-                wake(entry.stream)
+            for entry in some:
+                if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's
+                    entry.stream.cancel(self._clock(), entry.step)
+                    entry.note(protocol.Cancel(request_id=entry.key.request_id))
+                    wake(entry.stream)
 
     # -- a frame ---------------------------------------------------------------------------------
 
