@@ -79,9 +79,14 @@ def _weight(entry: LiveStream) -> int:
 
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
-    """Of what has tokens computed. An inject's are counted when they are known."""
-    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.stream.released):
-        entry.quota.check_rate()
+    """Of what has tokens computed. A result that waits was taken, and so is another in its place."""
+    match frame:
+        case ResultInject(result=result) if entry.stream.has_result(result.call_id):
+            return
+        case protocol.Resume() if not entry.stream.released:
+            return
+        case protocol.Inject() | protocol.Amend() | protocol.Resume():
+            entry.quota.check_rate()
 
 
 class Hub:
@@ -412,10 +417,10 @@ class Hub:
         if not brings_text(frame):
             return False
         if isinstance(frame, protocol.Inject | protocol.Adjust):
-            if self._registry.by_key(key) is None:
+            entry = self._registry.by_key(key)
+            if entry is None:
                 return False  # it will be refused for that
-            if isinstance(frame, protocol.Inject):
-                self._quotas.check_rate(key.tenant)
+            _check_rate(entry, frame)
         elif isinstance(frame, protocol.Start):
             if self._registry.start_digest(key, self._clock()) is not None:
                 return False  # it was started before
@@ -514,7 +519,8 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
             return None
-        _check_rate(entry, frame)
+        if tokens is None:  # else it was checked before these were made
+            _check_rate(entry, frame)
         stream, step, now = entry.stream, entry.step, self._clock()
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
@@ -549,7 +555,6 @@ class Hub:
     ) -> None:
         """What takes effect is counted then; what was tokenized in vain, now."""
         if tokens is None:
-            entry.quota.check_rate()
             tokens = tokenize(frame, entry.stream.model, brief=True) or []
         assert not isinstance(tokens, Opening), "that is a start's"
         again = isinstance(frame, ResultInject) and entry.stream.has_result(frame.result.call_id)
