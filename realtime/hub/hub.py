@@ -35,6 +35,7 @@ from realtime.hub.frame_tokenizing import (
     text_length,
     tokenize,
 )
+from realtime.hub.handing_over import HandingOver
 from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
@@ -164,6 +165,14 @@ class Hub:
             *timing,
             max_grace_ms=max_grace_ms,
         )
+        self._handing_over = HandingOver(
+            self._registry,
+            self._subscriptions,
+            self.serving,
+            self._departures,
+            observer,
+            self.note_if_empty,
+        )
         self._starter = StreamStarter(
             self._quotas,
             self.serving.choose,
@@ -278,28 +287,7 @@ class Hub:
             case _:
                 self._keepers.receive(engine, answer)
                 if isinstance(answer, api.Moved):
-                    self._stream_moved(number, answer.stream)
-
-    def _stream_moved(self, engine: int, number: int) -> None:
-        """It is another gateway's now, to which its client has come."""
-        entry = self._registry.by_number(number)
-        if entry is None or entry.engine is None or entry.engine.number != engine:
-            return
-        listener = self._let_go(entry)
-        if listener is not None:
-            listener.lose(entry.stream)
-            self._observer.refused("request_taken", listener.caller)
-
-    def _let_go(self, entry: LiveStream) -> Listener | None:
-        """It is another gateway's, or will be; returns who read it here."""
-        stream = entry.stream
-        self._registry.remove(entry)
-        listener = self._subscriptions.unsubscribe(stream)
-        stream.go()
-        self.serving.of_model(stream.model.name).ended(entry)
-        self._observer.moved(stream)
-        self.note_if_empty()
-        return listener
+                    self._handing_over.moved(number, answer.stream)
 
     def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes = b"") -> None:
         """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
@@ -322,16 +310,7 @@ class Hub:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
         read, who hear of it."""
         self._shares.withdraw()
-        for entry in list(self._registry.entries):
-            reader = self._subscriptions.listener_of(entry.stream)
-            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
-                continue
-            if reader is not None:
-                readers[reader](entry.stream)
-            self._departures.bring_in_order(entry.stream)
-            self._let_go(entry)
-            entry.engine.say(api.Disown(entry.stream.number))
-        self.serving.flush()
+        self._handing_over.leave_all(readers)
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
         """All such streams; of many each turn some."""
