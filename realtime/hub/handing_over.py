@@ -56,6 +56,8 @@ class HandingOver:
             if reader is not None:
                 readers[reader](entry.stream)
             self._departures.bring_in_order(entry.stream)
+            if entry.stream.ended:  # there was no room for one more that nobody reads
+                continue
             self._let_go(entry)
             entry.engine.say(api.Disown(entry.stream.number))
         self._serving.flush()

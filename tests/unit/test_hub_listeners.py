@@ -8,7 +8,7 @@ import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Credit, Guard, Params
+from midstream.protocol import Budget, Credit, Guard, Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.incoming_news import ACT_S
@@ -17,6 +17,7 @@ from realtime.stream.stream import Stream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import (
     LONG,
+    SIZE,
     due,
     endless,
     opened,
@@ -175,6 +176,23 @@ def test_who_steers_what_another_listens_to_is_told_where_it_goes_elsewhere() ->
     assert {answer.code for answer in button.answers if isinstance(answer, protocol.Error)} == {
         "request_taken"
     }
+
+
+def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tenant's streams that nobody reads hold too much: this server's end has to go on all the same."""
+    monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 1)
+    server = SimulatedServer(SIZE, keeps=True, stream_memory=12_000)
+    listener = RecordingListener(server)
+    by_the_clock = Guard(name="a", do="tell", budget=Budget(seconds=5))
+    for name, guards in (("stays", [by_the_clock]), ("ends", None)):
+        params = Params(max_tokens=10, ignore_eos=True, guards=guards)
+        credit = Credit(limit=1, prefetch=20)
+        listener.send(start(name, on_disconnect="continue", credit=credit, params=params))
+        rest(server)
+    listener.leave()
+    assert all(stream.concluded for stream in server.hub.streams)
+    server.hub.hand_over({})
+    assert [stream.request_id for stream in server.hub.streams] == ["stays"]
 
 
 # -- starting again --------------------------------------------------------------------------------
