@@ -28,5 +28,5 @@ settings.load_profile("midstream")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: much of a test's time it waits for processes to start, and for clocks."""
+    """One more than there are processors: tests wait much of their time, for processes and for clocks."""
     return 1 + len(os.sched_getaffinity(0))

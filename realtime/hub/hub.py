@@ -35,8 +35,9 @@ from realtime.hub.frame_tokenizing import (
     text_length,
     tokenize,
 )
+from realtime.hub.handing_over import HandingOver
 from realtime.hub.incoming_news import IncomingNews
-from realtime.hub.keepers import Keepers, KeptAnswer
+from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
 from realtime.hub.models import Models
@@ -44,6 +45,7 @@ from realtime.hub.observers import DisconnectCause, Observer, RetryReason, Strea
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
 from realtime.hub.shares import Shares
+from realtime.hub.slices import Slices
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.stream_key import StreamKey
@@ -63,6 +65,8 @@ from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
 RESTORED_S = 25e-9  # a token whose memory is given back, and looked for again
+CANCELLED_A_TURN = 64  # streams
+REFUSED = 16  # commands that the end of one refuses, and that weigh as a stream more
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -70,10 +74,20 @@ def _nothing() -> None:
     pass
 
 
+def _weight(entry: LiveStream) -> int:
+    """Of one that is to end."""
+    return 1 + entry.stream.num_waiting // REFUSED
+
+
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
-    """Of what has tokens computed. An inject's are counted when they are known."""
-    if isinstance(frame, protocol.Amend) or (isinstance(frame, protocol.Resume) and entry.stream.released):
-        entry.quota.check_rate()
+    """Of what has tokens computed. A result that waits was taken, and so is another in its place."""
+    match frame:
+        case ResultInject(result=result) if entry.stream.has_result(result.call_id):
+            return
+        case protocol.Resume() if not entry.stream.released:
+            return
+        case protocol.Inject() | protocol.Amend() | protocol.Resume():
+            entry.quota.check_rate()
 
 
 class Hub:
@@ -151,6 +165,14 @@ class Hub:
             *timing,
             max_grace_ms=max_grace_ms,
         )
+        self._handing_over = HandingOver(
+            self._registry,
+            self._subscriptions,
+            self.serving,
+            self._departures,
+            observer,
+            self.note_if_empty,
+        )
         self._starter = StreamStarter(
             self._quotas,
             self.serving.choose,
@@ -162,6 +184,9 @@ class Hub:
             wall=time.time,
         )
         self._awaited = AwaitedStarts()
+        self._cancelling = Slices(
+            self._cancel, most=CANCELLED_A_TURN, next_turn=partial(self._call_later, 0), weight=_weight
+        )
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -261,34 +286,7 @@ class Hub:
                 self.deposits.receive(engine, answer)
             case _:
                 self._keepers.receive(engine, answer)
-                entry = self._registry.by_number(answer.stream)
-                if entry is not None and entry.engine is engine:
-                    self._receive_of_kept(entry, answer)
-
-    def _receive_of_kept(self, entry: LiveStream, answer: KeptAnswer) -> None:
-        match answer:
-            case api.Moved():
-                self._stream_moved(entry)
-            case api.Kept(whole=False):  # it ends here, and is handed over to nobody
-                entry.stream.keeping = None
-
-    def _stream_moved(self, entry: LiveStream) -> None:
-        """It is another gateway's now, to which its client has come."""
-        listener = self._let_go(entry)
-        if listener is not None:
-            listener.lose(entry.stream)
-            self._observer.refused("request_taken", listener.caller)
-
-    def _let_go(self, entry: LiveStream) -> Listener | None:
-        """It is another gateway's, or will be; returns who read it here."""
-        stream = entry.stream
-        self._registry.remove(entry)
-        listener = self._subscriptions.unsubscribe(stream)
-        stream.go()
-        self.serving.of_model(stream.model.name).ended(entry)
-        self._observer.moved(stream)
-        self.note_if_empty()
-        return listener
+                self._handing_over.receive(engine, answer)
 
     def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes = b"") -> None:
         """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
@@ -297,8 +295,10 @@ class Hub:
         self._shares.engine_ready(self.serving.engines[number])
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
-        """An engine is gone. `blameless`: it was told to end."""
-        self._incoming.finish()  # what it said before it went
+        """An engine is gone. `blameless`: it was told to end. Else what it said before it went is taken in
+        first: who is to blame for that hangs on it."""
+        if not blameless:
+            self._incoming.finish()
         lost = self.serving.engines[number]
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)
@@ -309,24 +309,19 @@ class Hub:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
         read, who hear of it."""
         self._shares.withdraw()
-        for entry in list(self._registry.entries):
-            reader = self._subscriptions.listener_of(entry.stream)
-            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
-                continue
-            if reader is not None:
-                readers[reader](entry.stream)
-            self._departures.bring_in_order(entry.stream)
-            self._let_go(entry)
-            entry.engine.say(api.Disown(entry.stream.number))
-        self.serving.flush()
+        self._handing_over.leave_all(readers)
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
-        """All such streams."""
+        """All such streams; of many each turn some."""
+        self._cancelling.add(entry for entry in self._registry.entries if of(entry))
+
+    def _cancel(self, some: list[LiveStream]) -> None:
         with self._waking() as wake:
-            for entry in [entry for entry in self._registry.entries if of(entry)]:
-                entry.stream.cancel(self._clock(), entry.step)
-                entry.note(protocol.Cancel(request_id=entry.key.request_id))
-                wake(entry.stream)
+            for entry in some:
+                if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's
+                    entry.stream.cancel(self._clock(), entry.step)
+                    entry.note(protocol.Cancel(request_id=entry.key.request_id))
+                    wake(entry.stream)
 
     # -- a frame ---------------------------------------------------------------------------------
 
@@ -400,10 +395,10 @@ class Hub:
         if not brings_text(frame):
             return False
         if isinstance(frame, protocol.Inject | protocol.Adjust):
-            if self._registry.by_key(key) is None:
+            entry = self._registry.by_key(key)
+            if entry is None:
                 return False  # it will be refused for that
-            if isinstance(frame, protocol.Inject):
-                self._quotas.check_rate(key.tenant)
+            _check_rate(entry, frame)
         elif isinstance(frame, protocol.Start):
             if self._registry.start_digest(key, self._clock()) is not None:
                 return False  # it was started before
@@ -502,7 +497,8 @@ class Hub:
         if entry is None:
             self._refuse_steering(key, frame)
             return None
-        _check_rate(entry, frame)
+        if tokens is None:  # else it was checked before these were made
+            _check_rate(entry, frame)
         stream, step, now = entry.stream, entry.step, self._clock()
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
@@ -537,7 +533,6 @@ class Hub:
     ) -> None:
         """What takes effect is counted then; what was tokenized in vain, now."""
         if tokens is None:
-            entry.quota.check_rate()
             tokens = tokenize(frame, entry.stream.model, brief=True) or []
         assert not isinstance(tokens, Opening), "that is a start's"
         again = isinstance(frame, ResultInject) and entry.stream.has_result(frame.result.call_id)

@@ -2,7 +2,8 @@
 charged to whoever they are for, and told to whoever watches.
 
 Of thousands each turn of the event loop has some; what streams are in the middle of is then as if their news
-were still on the way. It knows neither frames nor who listens.
+were still on the way. So it is where their engine goes as it was told to: what it said and nobody has taken
+in, another says again. It knows neither frames nor who listens.
 """
 
 from __future__ import annotations
@@ -180,7 +181,8 @@ class IncomingNews:
             self._serving.of_engine(engine.number).progressed(engine, streams)
 
     def _step_told(self, step: StepNews) -> None:
-        if not (step.output.stats.prefill_rows and step.output.stats.ready):
+        prepares = step.output.stats.prefill_rows and step.output.stats.ready
+        if not (prepares or step.engine.is_lost):
             self._serving.of_engine(step.engine.number).prepared(step.engine)
             self._serving.flush()
         self._observer.delivered(step.engine.number, step.output)
@@ -189,7 +191,7 @@ class IncomingNews:
         """Returns whose they were, if they are taken in. `later`: what is to come before all that waits."""
         news, engine = one.news, one.step.engine
         entry = self._registry.by_number(news.stream)
-        if entry is None or entry.engine is not engine:
+        if entry is None or not (one.is_more or (entry.engine is engine and not engine.is_lost)):
             self._take_of_nobody(engine, news)
             return None
         stream = entry.stream

@@ -25,6 +25,7 @@ from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 
 LOST_A_TURN = 256  # streams
+REFUSED = 4  # commands that the end of one refuses, and that weigh as a stream more
 
 
 class Serving:
@@ -41,7 +42,9 @@ class Serving:
     ) -> None:
         """`send`: commands to the engine of that number."""
         self.engines: dict[int, ServingEngine] = {}  # that are there now, by number
-        self.losing = Slices(self._lose, most=LOST_A_TURN, next_turn=partial(call_later, 0))
+        next_turn = partial(call_later, 0)
+        self.losing = Slices(self._lose, most=LOST_A_TURN, next_turn=next_turn, weight=_weight)
+        self._failing = Slices(self._fail_unloaded, most=LOST_A_TURN, next_turn=next_turn, weight=_weight)
         self._models = models
         self._registry = registry
         self._observer = observer
@@ -119,7 +122,7 @@ class Serving:
         culprit = self._submission_to[number].engine_lost(lost, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
-            self._fail([entry.stream], "the engine failed again and again while it computed this stream")
+            self._fail([entry], "the engine failed again and again while it computed this stream")
         self.losing.add(entry for entry in self._registry.entries if entry.engine is lost)
 
     def lose(self, entry: LiveStream) -> None:
@@ -149,14 +152,18 @@ class Serving:
         self.of_model(model).drains = drains
 
     def fail_waiting(self, model: str) -> None:
-        """It could not be loaded."""
-        self._fail(self.of_model(model).waiting, "the model could not be loaded")
+        """It could not be loaded. Of many each turn some are told."""
+        self._failing.add(self.of_model(model).waiting)
 
-    def _fail(self, streams: list[Stream], why: str) -> None:
+    def _fail_unloaded(self, some: list[LiveStream]) -> None:
+        waiting = [entry for entry in some if entry.engine is None]  # else it is loaded by now
+        self._fail(waiting, "the model could not be loaded")
+
+    def _fail(self, entries: list[LiveStream], why: str) -> None:
         with self._waking() as wake:
-            for stream in streams:
-                stream.fail(why, self._clock())
-                wake(stream)
+            for entry in entries:
+                entry.stream.fail(why, self._clock())
+                wake(entry.stream)
 
     def await_model(self, entry: LiveStream) -> None:
         """A stream that needs an engine has none: if its model is not loaded, it is wanted now."""
@@ -193,3 +200,8 @@ class Serving:
         if not engine.keeps:
             stream.keeping = None
         stream.submit(engine, self._clock(), yields=yields)
+
+
+def _weight(entry: LiveStream) -> int:
+    """Of one that may end."""
+    return 1 + entry.stream.num_waiting // REFUSED

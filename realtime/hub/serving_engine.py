@@ -45,6 +45,11 @@ class ServingEngine:
         self._unanswered: dict[int, api.AnyCommand] = {}
 
     @property
+    def is_lost(self) -> bool:
+        """Whether it is gone."""
+        return not self._up
+
+    @property
     def keeps(self) -> bool:
         """Whether streams may outlive us there."""
         return bool(self.keeper)

@@ -113,7 +113,7 @@ class StreamStarter:
         if parent is not None and frame.fork is not None:
             context = parent.fork(frame.request_id, frame.fork.at, frame.params)
             opening = Opening(context.params, context)
-            quota = self._quotas.admit(key.tenant, frame, parent.prompt_tokens + len(context.output))
+            quota = self._quotas.admit(key.tenant, frame, len(context))
         else:
             opening, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
             context = opening.context

@@ -21,6 +21,9 @@ from realtime.hub.told import is_by_the_clock
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
+# Of forks: to build one, all that it comes from are built, one within the other, each with its record.
+MOST_GENERATIONS = 64
+
 # In place of a conversation: its tokens are known.
 NO_TEXT = [protocol.Message(role="user", content="")]
 
@@ -46,6 +49,10 @@ class StreamRecord(Struct, array_like=True, frozen=True):
     fingerprint: str | None  # of the engine that it began with, or of its model, as far as one was known
     waits: bool  # it began without an engine
     origin: Origin | None = None
+    generation: int = 0  # of forks
+
+
+_decode = msgspec.msgpack.Decoder(StreamRecord).decode
 
 
 def engine_key(key: StreamKey) -> bytes:
@@ -65,10 +72,14 @@ def keep(
     parent: Stream | None = None,
 ) -> api.Keep | None:
     """For an engine that keeps streams; None where nobody may come back to this one, or it cannot be built
-    from a record: a fork of one that is not kept, and a budget of seconds, which is spent by one clock."""
+    from a record: a fork of one that is not kept, or of too many generations, and a budget of seconds, which
+    is spent by one clock."""
     params, by_the_clock = opening.params, is_by_the_clock(opening.params)
     origin = None if parent is None else _origin(parent, opening.context.inherited)
     if frame.on_disconnect == "cancel" or by_the_clock or (frame.fork is not None and origin is None):
+        return None
+    generation = 0 if origin is None else 1 + _decode(origin.record).generation
+    if generation > MOST_GENERATIONS:
         return None
     start = replace(
         frame,
@@ -76,7 +87,9 @@ def keep(
         messages=NO_TEXT if frame.messages is not None else None,
         past=None if frame.past is None else _in_tokens(frame.past, opening.context),
     )
-    record = StreamRecord(start, start_digest(frame), params, deadline, grace_s, fingerprint, waits, origin)
+    record = StreamRecord(
+        start, start_digest(frame), params, deadline, grace_s, fingerprint, waits, origin, generation
+    )
     try:
         encoded = msgspec.msgpack.encode(record)
     except OverflowError:  # a schema may have a number beyond 64 bits

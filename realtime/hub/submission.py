@@ -121,9 +121,9 @@ class Submission:
         return any(entry.engine is not None and entry.stream.needs_engine for entry in self._entries)
 
     @property
-    def waiting(self) -> list[Stream]:
+    def waiting(self) -> list[LiveStream]:
         """Those that need an engine, and have none."""
-        return [entry.stream for entry in self._entries if entry.engine is None and entry.stream.needs_engine]
+        return [entry for entry in self._entries if entry.engine is None and entry.stream.needs_engine]
 
     @property
     def _entries(self) -> list[LiveStream]:

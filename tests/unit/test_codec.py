@@ -95,6 +95,22 @@ def test_biases_have_keys_of_either_kind_in_messagepack_wherever_they_stand(keys
     assert decoded.params.logit_bias == {5: 1}
 
 
+@CODECS
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"type": "inject", "request_id": "a", "tokens": []}, "`tokens` of the inject frame"),
+        (
+            start(past={"steering": [{"type": "inject", "index": 0, "tokens": []}]}),
+            "`past.steering[0].tokens` of the start frame",
+        ),
+    ],
+)
+def test_nothing_is_put_in_by_no_tokens(codec: Codec, said: dict[str, Any], field: str) -> None:
+    """Who keeps a past for other servers looks for each of its injections in the output."""
+    assert refused(codec, packed(codec, said)).message.startswith(f"{field} must be a list of at least 1")
+
+
 def test_a_field_that_stands_twice_is_the_last_and_right_each_time() -> None:
     codec = Codec(None)
     twice = '{"type":"pause","request_id":"a","kv":%s,"kv":"release"}'

@@ -8,7 +8,7 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
-from realtime.hub.hub import LONG_TEXT
+from realtime.hub.hub import LONG_TEXT, REFUSED
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import LONG, SIZE, due, opened, refused, rest, run_out, settled, start
 from tests.fakes.simulated_server import toy_tokenizer
@@ -213,6 +213,21 @@ async def test_cancelling_all_ends_those_too_that_wait_for_credit() -> None:
     assert final is not None
     assert (final.finish_reason, final.index) == ("cancelled", 1)
     await server.hub.wait_until_empty()
+
+
+def test_of_all_that_are_cancelled_some_end_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a key is revoked; frames that an end refuses weigh as streams do."""
+    monkeypatch.setattr("realtime.hub.hub.CANCELLED_A_TURN", 2)
+    server, reader = opened()
+    for name in "abc":
+        reader.send(start(name, credit=Credit(limit=0)))
+    server.kill_engine()
+    for _ in range(REFUSED):
+        reader.send(protocol.Rewind(request_id="a", to=0))
+    server.hub.cancel_all()
+    assert [stream.request_id for stream in server.hub.streams] == ["b", "c"]
+    server.clock.advance(0)
+    assert not server.hub.streams
 
 
 def test_a_listener_that_stalls_delays_nobody() -> None:

@@ -9,6 +9,7 @@ import pytest
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub.models import KnownModel, LoadState, Models
+from realtime.hub.serving import LOST_A_TURN, REFUSED
 from realtime.tenants.allowance import EVERYTHING, Allowance
 from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
@@ -248,6 +249,43 @@ def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:
     (final,) = cold.told(protocol.Final)
     assert isinstance(final, protocol.Final)
     assert (final.finish_reason, final.stop_reason) == ("error", "the model could not be loaded")
+
+
+def with_many_frames(cold: Cold) -> None:
+    """Streams for which so much waits that the end of each is a turn's work."""
+    for name in "abc":
+        cold.send(start(name, params=SHORT, credit=PLENTY))
+        for _ in range(LOST_A_TURN * REFUSED):
+            cold.send(protocol.Rewind(request_id=name, to=0))
+
+
+def test_others_have_their_turn_between_those_that_are_told_so() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    with_many_frames(cold)
+    cold.server.hub.serving.fail_waiting("toy")
+    assert cold.reasons == ["error"]
+    cold.server.clock.advance(0)
+    assert cold.reasons == ["error"] * 2
+    cold.keeper.comes()
+    ticks(cold.server, 200)
+    assert cold.reasons == ["error", "error", "length"], "it was loaded before it was told"
+
+
+def test_others_have_their_turn_between_those_that_end_with_their_engine() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    with_many_frames(cold)
+    cold.keeper.comes()
+    for name in "abc":
+        cold.send(protocol.Cancel(request_id=name))
+    cold.server.engines[0].die()
+    cold.server.hub.engine_lost(0)
+    ends = [len(cold.reasons)]
+    for _ in range(2):
+        cold.server.clock.advance(0)
+        ends.append(len(cold.reasons))
+    assert ends == [1, 2, 3]
 
 
 def test_the_catalog_says_what_is_loaded() -> None:

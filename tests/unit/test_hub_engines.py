@@ -11,6 +11,7 @@ from midstream.protocol import Credit, Params
 from realtime.hub import incoming_news, submission
 from realtime.hub.engine_recovery import DEATHS, FEW
 from realtime.stream import pending_commands
+from realtime.stream.later_commands import MADE_A_TURN
 from realtime.stream.pending_commands import MOST_UNDER_WAY
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, due, endless, opened, rest, run_out, start
@@ -221,6 +222,26 @@ def test_an_end_that_refuses_many_frames_has_a_turn_of_its_own() -> None:
     assert not server.hub.streams
     refused = [event for event in listener.heard if isinstance(event, protocol.Error)]
     assert len(refused) == 3 * incoming_news.NEWS_A_TURN
+
+
+def test_what_was_begun_is_done_to_its_end_though_its_engine_goes() -> None:
+    """It is paused: no engine will have news of it."""
+    server = SimulatedServer(SIZE)
+    server.in_turns = True
+    listener = RecordingListener(server)
+    listener.send(endless())
+    rest(server)
+    listener.send(protocol.Pause(request_id="a"))
+    for _ in range(3 * MADE_A_TURN):
+        listener.send(protocol.Approve(request_id="a", call_id="none"))
+    server.tick()
+    (stream,) = server.hub.streams
+    assert (stream.paused, stream.num_waiting) == ("client", 2 * MADE_A_TURN)
+    server.engines[0].die()
+    server.hub.engine_lost(0, blameless=True)
+    for _ in range(3):
+        server.clock.advance(0)
+    assert not stream.num_waiting
 
 
 def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:

@@ -8,7 +8,7 @@ import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Credit, Guard, Params
+from midstream.protocol import Budget, Credit, Guard, Params
 from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.incoming_news import ACT_S
@@ -191,6 +191,23 @@ def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -
     assert listener.lost == [kept.request_id]
     rest(server)
     assert given_up.ended
+
+
+def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tenant's streams that nobody reads hold too much: this server's end has to go on all the same."""
+    monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 1)
+    server = SimulatedServer(SIZE, keeps=True, stream_memory=12_000)
+    listener = RecordingListener(server)
+    by_the_clock = Guard(name="a", do="tell", budget=Budget(seconds=5))
+    for name, guards in (("stays", [by_the_clock]), ("ends", None)):
+        params = Params(max_tokens=10, ignore_eos=True, guards=guards)
+        credit = Credit(limit=1, prefetch=20)
+        listener.send(start(name, on_disconnect="continue", credit=credit, params=params))
+        rest(server)
+    listener.leave()
+    assert all(stream.concluded for stream in server.hub.streams)
+    server.hub.hand_over({})
+    assert [stream.request_id for stream in server.hub.streams] == ["stays"]
 
 
 # -- starting again --------------------------------------------------------------------------------
@@ -483,6 +500,33 @@ def test_guards_read_no_more_while_what_they_did_is_owed_and_there_are_others() 
     for wait_s in (0.1, 0.0):  # until it is paid for, and the turn then
         server.clock.advance(wait_s)
     assert len(stream.output) > before
+
+
+def test_nobody_waits_for_them_where_an_engine_goes_as_it_was_told_to() -> None:
+    """What it said and they have not read, another says again."""
+    server, reader = guarded()
+    server.in_turns = True
+    stream, other = server.hub.streams[0], RecordingListener(server)
+    other.send(start("b", credit=Credit(limit=0)))
+    reader.debt_s, before = 0.1, len(stream.output)
+    reader.send(protocol.Adjust(request_id="a", params=Params(temperature=0.5), ref="1"))
+    for _ in range(5):
+        server.tick()
+        server.clock.advance(0)
+    server.engines[0].die()
+    server.hub.engine_lost(0, blameless=True)
+    assert len(stream.output) == before
+    server.revive_engine()
+    reader.debt_s = 0.0
+    for _ in range(5):
+        server.tick()
+        server.clock.advance(0.1)
+    (adjusted,) = [event for event in reader.heard if isinstance(event, protocol.Adjusted)]
+    assert adjusted.index == before
+    tokens = [event for event in reader.heard if isinstance(event, protocol.Token)]
+    indices = [event.index for event in tokens]
+    assert indices == list(range(len(indices)))
+    assert len(indices) > before
 
 
 def test_who_forks_owes_what_the_engine_is_told_of_however_short_the_frame_is() -> None:

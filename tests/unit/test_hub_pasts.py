@@ -243,3 +243,17 @@ async def test_so_does_whoever_builds_a_fork_of_forks_again() -> None:
     )
     assert sum(1 for _ in rebuilt.replay()) >= 5
     assert rebuilt.stream.output.tokens == stream.output.tokens
+
+
+async def test_a_fork_of_too_many_generations_is_kept_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that it comes from would be built, one within the other: some hundreds are too deep for that."""
+    monkeypatch.setattr("realtime.hub.stream_record.MOST_GENERATIONS", 2)
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start("0", params=Params(**PARAMS), on_disconnect="pause"))
+    for at in range(4):
+        rest(server)
+        fork = Fork(request_id=str(at), at=1)
+        listener.send(protocol.Start(request_id=str(at + 1), fork=fork, on_disconnect="pause"))
+    rest(server)
+    assert [stream.is_kept for stream in server.hub.streams] == [True, True, True, False, False]

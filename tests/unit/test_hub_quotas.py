@@ -57,6 +57,17 @@ def test_what_is_injected_counts() -> None:
     assert tenant.limit_reached()
 
 
+def test_a_fork_counts_with_all_that_it_begins_with() -> None:
+    """As a start with a past does: what was injected is computed for it, too, where it is not found."""
+    tenant = Tenant(1000)
+    assert tenant.send(inject()) is None
+    for name in "bcd":
+        assert tenant.send(protocol.Start(request_id=name, fork=protocol.Fork(request_id="a"))) is None
+        assert tenant.send(protocol.Cancel(request_id=name)) is None
+    assert tenant.send(inject()) is None
+    assert tenant.limit_reached()
+
+
 def test_what_is_injected_again_and_again_at_one_token_counts_each_time() -> None:
     tenant = Tenant(1000)
     injected = 0

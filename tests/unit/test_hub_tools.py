@@ -38,6 +38,8 @@ from realtime.hub.output_rules import output_rules
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
+from realtime.tenants.allowance import Allowance
+from realtime.tenants.quota import Quotas
 from realtime.text import grammar
 from realtime.text.chat_template import TextError
 from realtime.text.tokenizer import Tokenizer
@@ -45,7 +47,7 @@ from realtime.tools.fallback import without_tools
 from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import LONG, SIZE, rest, settled, start
+from tests.fakes.simulated_client import LONG, SIZE, TENANT, rest, settled, start
 from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
@@ -429,9 +431,8 @@ async def test_a_result_goes_in_where_its_stream_was_given_a_grammar_since_also_
     assert (put_in.ref, put_in.count > 0) == ("result", True)
 
 
-@pytest.mark.parametrize("leaves", [False, True])
-async def test_results_go_in_by_themselves_where_those_they_waited_for_will_not_come(leaves: bool) -> None:
-    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+async def told_one_of_two(server: SimulatedServer) -> tuple[RecordingListener, protocol.Rewind]:
+    """A result that waits for that of a second call, which the rewind takes back."""
     listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
     behind_first = len(server.hub.streams[0].output)
     listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={ord("x"): 100.0})))
@@ -442,24 +443,46 @@ async def test_results_go_in_by_themselves_where_those_they_waited_for_will_not_
     listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={toy_model.EOS: 100.0})))
     listener.send(protocol.Resume(request_id="a"))
     rest(server)
-    stream = server.hub.streams[0]
-    assert stream.paused == "tool_call"
+    assert server.hub.streams[0].paused == "tool_call"
     listener.send(result(first, ref="waits"))
     rest(server)
     listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={ord("x"): 100.0})))
-    listener.send(protocol.Rewind(request_id="a", to=behind_first))
-    if leaves:
-        server.hub.detach(listener)
-        rest(server)
-        assert stream.paused == "tool_call"
-        listener = RecordingListener(server)
-        listener.send(protocol.Attach(request_id="a", after=-1))
-    rest(server)
+    return listener, protocol.Rewind(request_id="a", to=behind_first)
+
+
+def check_it_went_in(listener: RecordingListener) -> None:
     put_in = [event for event in listener.heard if isinstance(event, protocol.Injected)]
     assert (put_in[-1].ref, put_in[-1].count > 0) == (None, True)
     assert isinstance(listener.heard[listener.heard.index(put_in[-1]) + 1], protocol.Resumed)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_results_go_in_by_themselves_where_those_they_waited_for_will_not_come(leaves: bool) -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing(), keeps=True)
+    listener, rewind = await told_one_of_two(server)
+    listener.send(rewind)
+    if leaves:
+        server.hub.detach(listener)
+        rest(server)
+        assert server.hub.streams[0].paused == "tool_call"
+        listener = RecordingListener(server)
+        listener.send(protocol.Attach(request_id="a", after=-1))
+    rest(server)
+    check_it_went_in(listener)
     server.check_kept()
     assert server.adoptions == 1
+
+
+async def test_so_they_do_where_a_minutes_tokens_are_taken_by_then() -> None:
+    """They were taken before, and nobody would tell them again."""
+    quotas = Quotas(lambda tenant: Allowance(tokens_per_minute=100_000))
+    server = SimulatedServer(SIZE, tokenizer=knowing(), quotas=quotas)
+    listener, rewind = await told_one_of_two(server)
+    quotas.count(TENANT, 200_000)
+    listener.send(rewind)
+    rest(server)
+    assert not listener.errors
+    check_it_went_in(listener)
 
 
 def _refuse() -> None:

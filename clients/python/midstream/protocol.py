@@ -33,6 +33,7 @@ RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
 Index = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
+InjectedTokens = Annotated[list[TokenId], Meta(min_length=1)]
 Milliseconds = Annotated[int, Meta(ge=0, le=MAX_MILLISECONDS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -227,7 +228,7 @@ class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_
     index: Index
     text: str | None = None
     messages: Messages | None = None
-    tokens: list[TokenId] | None = None
+    tokens: InjectedTokens | None = None
     grammar: Literal["fit", "anew"] = "fit"
 
 
@@ -290,7 +291,7 @@ class Inject(Frame, kw_only=True):
     request_id: RequestId
     text: str | None = None
     messages: Messages | None = None
-    tokens: Annotated[list[TokenId], Meta(min_length=1)] | None = None
+    tokens: InjectedTokens | None = None
     at: Index | None = None
     grammar: Literal["fit", "anew"] = "fit"
     resume: bool = False

@@ -1,0 +1,84 @@
+"""The handing over of streams to other gateways: one that has come to another by its client, as its engine
+says, and all that others may adopt where this server goes.
+
+Whoever reads one here hears that it is gone; what was asked of it and has no answer yet is answered there. It
+knows neither frames nor where streams go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from engine import api
+from realtime.hub.departures import Departures
+from realtime.hub.keepers import KeptAnswer
+from realtime.hub.listener import Listener
+from realtime.hub.observers import Observer
+from realtime.hub.registry import LiveStream, StreamRegistry
+from realtime.hub.serving import Serving
+from realtime.hub.serving_engine import ServingEngine
+from realtime.hub.subscriptions import Subscriptions
+from realtime.stream.stream import Stream
+
+
+class HandingOver:
+    def __init__(
+        self,
+        registry: StreamRegistry,
+        subscriptions: Subscriptions[Stream, Listener],
+        serving: Serving,
+        departures: Departures,
+        observer: Observer,
+        note_if_empty: Callable[[], None],
+    ) -> None:
+        self._registry = registry
+        self._subscriptions = subscriptions
+        self._serving = serving
+        self._departures = departures
+        self._observer = observer
+        self._note_if_empty = note_if_empty
+
+    def receive(self, engine: ServingEngine, answer: KeptAnswer) -> None:
+        """What an engine says of a stream that it keeps, or kept, for us."""
+        entry = self._registry.by_number(answer.stream)
+        if entry is None or entry.engine is not engine:
+            return
+        match answer:
+            case api.Moved():
+                self._moved(entry)
+            case api.Kept(whole=False):  # it ends here, and is handed over to nobody
+                entry.stream.keeping = None
+
+    def _moved(self, entry: LiveStream) -> None:
+        """It is another gateway's now, to which its client has come."""
+        listener = self._let_go(entry)
+        if listener is not None:
+            listener.lose(entry.stream)
+            self._observer.refused("request_taken", listener.caller)
+
+    def leave_all(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
+        read, who hear of it."""
+        for entry in self._registry.entries:
+            reader = self._subscriptions.listener_of(entry.stream)
+            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
+                continue
+            if reader is not None:
+                readers[reader](entry.stream)
+            self._departures.bring_in_order(entry.stream)
+            if entry.stream.ended:  # there was no room for one more that nobody reads
+                continue
+            self._let_go(entry)
+            entry.engine.say(api.Disown(entry.stream.number))
+        self._serving.flush()
+
+    def _let_go(self, entry: LiveStream) -> Listener | None:
+        """It is another gateway's, or will be; returns who read it here."""
+        stream = entry.stream
+        self._registry.remove(entry)
+        listener = self._subscriptions.unsubscribe(stream)
+        stream.go()
+        self._serving.of_model(stream.model.name).ended(entry)
+        self._observer.moved(stream)
+        self._note_if_empty()
+        return listener
