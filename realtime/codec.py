@@ -115,7 +115,7 @@ class Codec:
         except msgspec.ValidationError as error:
             mistake = error
         except UNREADABLE as error:
-            raise self._unreadable(error) from None
+            raise self._unreadable(data, error) from None
         names = self._read(data, self._names)
         if isinstance(data, bytes) and not self.text and _is_of_a_key(mistake):
             # The last where one is of a number beyond 64 bits.
@@ -173,7 +173,7 @@ class Codec:
         except msgspec.ValidationError:
             return None
         except UNREADABLE as error:
-            raise self._unreadable(error) from None
+            raise self._unreadable(data, error) from None
 
     def _text_of(self, field: Raw | UnsetType) -> str | None:
         try:
@@ -181,8 +181,9 @@ class Codec:
         except UNREADABLE:
             return None
 
-    def _unreadable(self, error: Exception) -> Refusal:
-        return Refusal("invalid_frame", f"The frame is not valid {self.name}{where_unreadable(error)}.")
+    def _unreadable(self, data: bytes | str, error: Exception) -> Refusal:
+        where = where_unreadable(data, error)
+        return Refusal("invalid_frame", f"The frame is not valid {self.name}{where}.")
 
     @property
     def name(self) -> str:
@@ -355,8 +356,11 @@ def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: s
     return f" of {low} to {high} {unit}" if low else f" of at most {high} {unit}"
 
 
-def where_unreadable(error: Exception) -> str:
+def where_unreadable(data: bytes | str, error: Exception) -> str:
     """To stand behind what is said of JSON or MessagePack that is none."""
+    text = data.decode(errors="ignore") if isinstance(data, bytes) else data
+    if re.search("truncated|surrogate", str(error)) and (half := _HALF_CHARACTER.search(text)):
+        return f": it has half a character, {half[0]}, without its other half"
     byte = re.search(r"\(byte (\d+)\)", str(error))
     if isinstance(error, RecursionError):
         return ": it is nested too deeply"
@@ -365,6 +369,13 @@ def where_unreadable(error: Exception) -> str:
     if "out of range" in str(error):
         return ": a number in it is out of range"
     return f": the mistake is at byte {byte.group(1)}" if byte else ""
+
+
+# Beyond 65,535 a character is two escapes in JSON, and a text that was cut between them has one of them.
+_HALF_CHARACTER = re.compile(
+    r"\\u(?<!\\\\u)[dD](?:[89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|[c-fC-F][\da-fA-F]{2}(?<!\\u[dD][89abAB]..\\u[dD]...))"
+)
 
 
 def _if_short(text: str | None, length: int) -> str | None:

@@ -157,4 +157,6 @@ def fields_of(body: bytes) -> dict[str, Raw]:
     except UnicodeDecodeError as error:
         raise Refusal("invalid_frame", f"The body is not UTF-8, from byte {error.start} on.") from None
     except UNREADABLE as error:
-        raise Refusal("invalid_frame", f"The body is not valid JSON{where_unreadable(error)}.") from None
+        raise Refusal(
+            "invalid_frame", f"The body is not valid JSON{where_unreadable(body, error)}."
+        ) from None
