@@ -10,6 +10,7 @@ from engine import api
 from engine.build.build import build
 from engine.build.ranks import other_ranks
 from engine.heap import settle_heap
+from engine.listening.hang_watch import HangWatch, end_process
 from engine.listening.listener import Door, Listener
 
 log = logging.getLogger("engine")
@@ -21,10 +22,12 @@ def listen(options: api.EngineOptions, door: Door, token: str, ready: Callable[[
     with other_ranks(options) as join:
         engine, hello = build(options, join)
         settle_heap()
-        listener = Listener(door, token, hello, engine.send)
+        watch = HangWatch(end_process)
+        listener = Listener(door, token, hello, watch.sending(engine.send))
         for signum in (signal.SIGINT, signal.SIGTERM):
             signal.signal(signum, lambda *_: engine.stop())
         ready(door.address)
         log.info("%s is loaded, and gateways may join at %s", hello.model, door.address)
-        engine.run(listener.emit)
+        watch.start()
+        engine.run(watch.hearing(listener.emit))
         listener.leave()

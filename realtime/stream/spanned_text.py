@@ -29,7 +29,7 @@ from realtime.tools.span_reader import SpanReader
 
 COPY_EVERY = 256  # bytes of tokens, injected ones too: a rewind reads hardly more than these anew
 COPY_SHARE = 8  # or where much is held, and copied as well, one for so many characters of it
-READ_AT_ONCE = 8192  # bytes of an injection's tokens: some ms
+READ_AT_ONCE = 4096  # bytes of an injection's tokens: some ms
 TOKEN_BYTES = 4  # as which one counts that has fewer, or none
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
