@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
 from engine.schedule.block_cache import BlockCache
@@ -144,10 +145,10 @@ class Holders:
             return not seen and holder.stream not in running and not holder.pending_load
 
         yield from filter(left, self._all.before(rank(claimant.priority, NEWEST)))
-        others = dict[int, list[Sequence]]()
+        others = dict[int, dict[int, Sequence]]()  # by tenant, and stream
         if self.has_beside(claimant.tenant):
             for holder in filter(left, self._equals(claimant)):
-                others.setdefault(holder.tenant, []).append(holder)
+                others.setdefault(holder.tenant, {})[holder.stream] = holder
             others.pop(claimant.tenant, None)
             yield from self._of_who_has_more(claimant, blocks, step, others)
         if claimant in self._all:
@@ -157,33 +158,36 @@ class Holders:
                 yield from self._as_a_last_resort(claimant, step, others)
 
     def _of_who_has_more(
-        self, claimant: Sequence, blocks: int, step: int, others: dict[int, list[Sequence]]
+        self, claimant: Sequence, blocks: int, step: int, others: dict[int, dict[int, Sequence]]
     ) -> Iterator[Sequence]:
         """Of those equals, from the tenant that has most, who came last: as long as it still has clearly more
         than the claimant's will have. Tenants that have about as much take nothing from one another."""
         holdings, least = self._holdings_in(step), MORE * self._will_have(claimant, blocks, step)
-        has = {tenant: holdings.of(tenant) for tenant in others if holdings.may_have(tenant, least)}
-        last_first = {tenant: iter(others[tenant][:]) for tenant in has}
-        while has:
-            tenant = max(has, key=has.__getitem__)
+        most = [(-holdings.of(tenant), tenant) for tenant in others if holdings.may_have(tenant, least)]
+        heapify(most)
+        last_first = {tenant: iter(list(others[tenant].values())) for _, tenant in most}
+        while most:
+            lacks, tenant = most[0]
             for holder in last_first[tenant]:
-                if has[tenant] - len(holder.held_blocks) >= least:
-                    others[tenant].remove(holder)
-                    has[tenant] -= len(holder.held_blocks)
-                    yield holder
+                given = holdings.gives(holder)
+                if -lacks - given >= least:
+                    heapreplace(most, (lacks + given, tenant))
+                    yield others[tenant].pop(holder.stream)
                     break
             else:
-                del has[tenant]
+                heappop(most)
 
     def _as_a_last_resort(
-        self, claimant: Sequence, step: int, others: dict[int, list[Sequence]]
+        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
     ) -> Iterator[Sequence]:
         """It runs, and is the last of its tenant: somebody has to go on. Whose tenant has less does, of
         tenants that have as much whoever came first."""
         holdings = self._holdings_in(step)
         own = holdings.of(claimant.tenant), claimant.stream
         for tenant in sorted(others, key=holdings.of, reverse=True):
-            yield from (one for one in others[tenant] if (holdings.of(tenant), one.stream) > own)
+            for one in others[tenant].values():
+                if (holdings.of(tenant), one.stream) > own:
+                    yield one
 
     def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
         """The last to come first."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.api import Sampling
 from engine.schedule.batch import Batch
@@ -233,15 +234,16 @@ class Mix:
         available = self.cache.free + self.cache.cached
         least = MORE * (own + sum(len(one.blocks) for one in newly) + available + blocks)
         left, more = dict(has), list[Sequence]()
+        gives = {one: given for tenant in has for one, given in self._gives(tenant).items()}
         while tenants := [one for one, count in left.items() if count > least]:
             tenant = max(tenants, key=lambda one: left[one])
             rest = (one for one in others if one.tenant == tenant and one not in more)
-            one = next((one for one in rest if left[tenant] - len(one.blocks) >= least), None)
+            one = next((one for one in rest if left[tenant] - gives[one] >= least), None)
             if one is None:
                 del left[tenant]
             else:
                 more.append(one)
-                left[tenant] -= len(one.blocks)
+                left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
         return [*behind, *more, *(last if runs else ())]
@@ -250,6 +252,14 @@ class Mix:
         """Blocks that nobody else holds."""
         sequences = self.scheduler.sequences.values()
         return self._freed([one for one in sequences if one.tenant == tenant and one not in without])
+
+    def _gives(self, tenant: int) -> dict[Sequence, int]:
+        """Of what the tenant has, what each gives up behind those who came later, or rank lower."""
+        sequences = self.scheduler.sequences.values()
+        holders = [one for one in sequences if one.tenant == tenant and one in self.scheduler._holders._all]
+        holders.sort(key=lambda one: (one.priority, -one.stream))
+        has = [self._freed(holders[:count]) for count in range(len(holders) + 1)]
+        return {one: more - less for one, (less, more) in zip(holders, pairwise(has), strict=True)}
 
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:

@@ -311,6 +311,25 @@ def test_but_not_what_would_leave_it_with_hardly_more_than_oneself() -> None:
     assert [one.stream for one in crowd if one.evicted] == [6, 7, 8]
 
 
+def test_what_many_streams_share_does_not_keep_a_tenant_from_giving_what_is_each_ones_own() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=400, batch_rows=32)
+    shared = driver.add(1, 4 * 50, tenant=1, credit=1)
+    driver.steps(2)
+    branches = [
+        Sequence(stream, [*shared.tokens[:200], *[-stream] * 20], Sampling(), credit=1, context=999, tenant=1)
+        for stream in range(2, 8)
+    ]
+    for branch in branches:
+        driver.scheduler.add(branch)
+    while not all(branch.num_outputs for branch in branches):
+        driver.step()
+    short = driver.cache.blocks.available + 10
+    small = driver.add(20, 4 * short - 1, tenant=2)
+    driver.steps(2)
+    assert small.blocks, "which needs less than half of what the tenant has"
+    assert [branch.stream for branch in branches if branch.evicted] == [6, 7]
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
