@@ -26,7 +26,7 @@ from operator import itemgetter
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache, Load
-from engine.schedule.memory_line import MemoryLine
+from engine.schedule.memory_line import Look, MemoryLine
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
 from engine.schedule.sequence import Sequence
@@ -436,9 +436,9 @@ class Scheduler:
     def _admit(self, batch: Batch, sequence: Sequence, *, in_line: bool = True) -> bool:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with. `in_line`: it is its turn."""
-        looks = self._memory_line.looks_of(sequence)
-        if looks is not None and not self._evicted:  # it would find no more than a moment ago
-            self._let_nobody_overtake(sequence, looks)
+        look = self._memory_line.look_of(sequence)
+        if look is not None and not self._evicted:  # it would find no more than a moment ago
+            self._let_nobody_overtake(sequence, look)
             return False
         self.cache.match_prefix(sequence)
         lookups = BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
@@ -447,11 +447,12 @@ class Scheduler:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
+            look = None if follows else Look(lookups, self._is_held_by_its_own(sequence))
             self.cache.release(sequence)
-            if not follows and in_line:
-                self._let_nobody_overtake(sequence, lookups)
-            elif not follows:
-                self._memory_line.looked_in_vain(sequence, lookups)
+            if look and in_line:
+                self._let_nobody_overtake(sequence, look)
+            elif look:
+                self._memory_line.looked_in_vain(sequence, look)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -464,25 +465,22 @@ class Scheduler:
         self._file_memory(sequence)
         return True
 
-    def _let_nobody_overtake(self, sequence: Sequence, looks: int) -> None:
+    def _let_nobody_overtake(self, sequence: Sequence, look: Look) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.
-        But others wait neither for what its own tenant's streams hold, nor in vain, nor for its looks."""
-        free = self.cache.blocks.available
-        own = self._hold(sequence.tenant, sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - free)
-        if self._memory_line.stand_first(sequence, self.steps, looks=looks, free=free, own=own):
+        But others wait neither where its own tenant's streams hold it, nor in vain, nor for its looks."""
+        if self._memory_line.stand_first(sequence, self.steps, look, free=self.cache.blocks.available):
             self._prompts.close()
         else:
             self._prompts.close_to(sequence.tenant)
             sequence.last_served = self.steps  # it had its turn: nor is it due before them
 
-    def _hold(self, tenant: int, blocks: int) -> bool:
-        """Whether streams of this tenant hold so many."""
-        for one in self.sequences.values():
-            if one.tenant == tenant:
-                blocks -= len(one.held_blocks)
-            if blocks <= 0:
-                return True
-        return False
+    def _is_held_by_its_own(self, sequence: Sequence) -> bool:
+        """Whether its tenant's streams hold as much as it needs beside what it shares with them, or so much
+        that there is never room for both. What it lacks is no measure: the more comes free for it, the
+        sooner they would hold that."""
+        needs = sum(self.cache.missing(sequence, sequence.num_tokens + 1))
+        beside = self.cache.total - len(sequence.held_blocks) - needs
+        return self._holders.hold(sequence.tenant, min(needs, beside + 1), self.steps)
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,

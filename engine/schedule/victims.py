@@ -94,6 +94,13 @@ class Holders:
         """Whether another holds memory."""
         return len(self._tenants) > (tenant in self._tenants)
 
+    def hold(self, tenant: int, blocks: int, step: int) -> bool:
+        """Whether streams of this tenant hold so many that nobody else does."""
+        if not self.has_beside(tenant):
+            return True  # whoever lacks them
+        holdings = self._holdings_in(step)
+        return holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
