@@ -9,8 +9,8 @@ number of steps, so that everything it promises can be tested without them:
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
-- memory is taken from those who are not running before anyone who runs, only from a lower rank or from a
-  tenant that has clearly more, and never in vain;
+- memory is taken from those who are not running before anyone who runs, only from a lower rank, from a
+  tenant that has clearly more or in turn, and never in vain;
 - a prompt that begins like one that is being computed waits for what both have in common.
 
 Where a sequence stands follows from its numbers: `update_ready` files it there after every change of them.
@@ -132,6 +132,8 @@ class Scheduler:
             self.host_cache.offer(sequence)
         elif sequence.stream not in self._ready:
             sequence.last_served = self.steps  # it waits from now on, not from before it was idle
+            if not sequence.blocks:
+                sequence.memory_since = self.steps
             self._ready.add(sequence.stream)
         if sequence.lost and not sequence.preempted:
             self._returning[sequence.stream] = sequence
@@ -219,6 +221,8 @@ class Scheduler:
             self.update_ready(sequence)
 
     def _file_memory(self, sequence: Sequence) -> None:
+        if bool(sequence.blocks) != (sequence in self._holders):
+            sequence.memory_since = self.steps
         self._holders.file(sequence)
         self._prefixes.leave(sequence)
         for follower in self._prefixes.update(sequence):

@@ -2,6 +2,8 @@
 
 Idle holders lose them first, those with the least claim before others; then, of those who run, those of a
 lower priority, and of one priority the last to come of a tenant that has more memory, or of the claimant's.
+Where that is too little for a newcomer tenants share by time: who has waited for as long as a turn takes has
+what another has had for as long.
 An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below its equals' at
 once, while one that waits for credit is as good as running for that long.
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heapreplace, nlargest
 from typing import NamedTuple
 
 from engine.schedule.block_cache import BlockCache
@@ -29,14 +31,17 @@ from engine.schedule.serving_order import AGING_STEPS
 NEWEST = 1 << 62  # a stream that came after all others
 A_STEP = 64  # holders that may be looked at in vain in each: who looked at more looks again so much later
 MORE = 1.25  # times as much memory, which a tenant has that gives some to another
+A_TURN = 64 * AGING_STEPS  # steps for which a tenant keeps what another waits for, in vain, for as long
 MOST_IN_VAIN = 256  # searches that are remembered, but for those that would still be
 
 
 class InVain(NamedTuple):
     """A search for so many blocks found too few. Until that step it would again, for whoever of this tenant
-    may take from no more than the claimant of this rank; or as long as nobody holds something else."""
+    may take from no more than the claimant of this rank, and has waited for no more turns; or as long as
+    nobody holds something else."""
 
     rank: int
+    turns: int
     blocks: int
     until: int
     changes: int
@@ -55,6 +60,9 @@ class Holders:
         self._holdings: tuple[int, Holdings] | None = None  # in a step
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
         self._changes = 0  # times that somebody may hold something else
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._all
 
     def file(self, sequence: Sequence) -> None:
         """After anything that may have changed whether it holds memory, or is idle."""
@@ -129,13 +137,16 @@ class Holders:
         last = self._in_vain.get(claimant.tenant)
         if last is None or self._rank_of(claimant) > last.rank or blocks < last.blocks:
             return False
+        if turns_of(claimant, step) > last.turns:
+            return False
         return step < last.until or (step == last.until and self._changes == last.changes)
 
     def _remember_in_vain(self, claimant: Sequence, blocks: int, step: int, looked: int) -> None:
         if len(self._in_vain) > MOST_IN_VAIN:
             self._in_vain = {tenant: one for tenant, one in self._in_vain.items() if step <= one.until}
         until = step + looked // A_STEP
-        self._in_vain[claimant.tenant] = InVain(self._rank_of(claimant), blocks, until, self._changes)
+        rank, turns = self._rank_of(claimant), turns_of(claimant, step)
+        self._in_vain[claimant.tenant] = InVain(rank, turns, blocks, until, self._changes)
 
     # -- the order -------------------------------------------------------------------------------
 
@@ -163,6 +174,8 @@ class Holders:
             yield from (one for one in later if one.tenant == claimant.tenant and left(one))
             if others:
                 yield from self._as_a_last_resort(claimant, step, others)
+        elif turns := turns_of(claimant, step):
+            yield from self._in_turn(turns, step, others)
 
     def _of_who_has_more(
         self, claimant: Sequence, blocks: int, step: int, others: dict[int, dict[int, Sequence]]
@@ -195,6 +208,12 @@ class Holders:
             for one in others[tenant].values():
                 if (holdings.of(tenant), one.stream) > own:
                     yield one
+
+    def _in_turn(self, turns: int, step: int, others: dict[int, dict[int, Sequence]]) -> Iterator[Sequence]:
+        """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
+        most. So whoever needs what ten have gets it for an eleventh of the time."""
+        for tenant in nlargest(turns, others, key=self._holdings_in(step).of):
+            yield from (one for one in others[tenant].values() if turns_of(one, step))
 
     def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
         """The last to come first."""
@@ -249,6 +268,11 @@ class Holders:
 def claim(sequence: Sequence) -> int:
     """The step from which an idle holder is behind those of priority 0."""
     return sequence.last_served + AGING_STEPS * (sequence.priority + (not sequence.paused))
+
+
+def turns_of(sequence: Sequence, step: int) -> int:
+    """For how many it has waited, or has had its memory."""
+    return (step - sequence.memory_since) // A_TURN
 
 
 def rank(priority: int, stream: int) -> int:

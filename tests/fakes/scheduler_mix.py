@@ -19,7 +19,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import DUE_SHARE, Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
-from engine.schedule.victims import MORE
+from engine.schedule.victims import A_TURN, MORE
 from tests.fakes.instant_steps import InstantSteps
 
 BLOCK, CONTEXT = 4, 64
@@ -78,6 +78,8 @@ class Mix:
                 sequence.preempted = False
             elif sequence.paused and chance() < 0.05:
                 sequence.paused = False
+            elif chance() < 0.02:
+                sequence.memory_since -= A_TURN  # as if that had been so for long
             else:
                 continue
             self.scheduler.update_ready(sequence)
@@ -136,7 +138,8 @@ class Mix:
         self, batch: Batch, able: dict[int, Sequence], served: dict[int, int], told: AbstractSet[int]
     ) -> None:
         rows = {row.sequence.stream: row for row in batch.rows}
-        left = {stream: one for stream, one in able.items() if stream not in rows and one.blocks}
+        evicted = self.scheduler._evicted  # in this step, though some may have memory again by now
+        left = {one: able[one] for one in able.keys() - rows.keys() - evicted if able[one].blocks}
         self._check_work_conserving(batch, left)
         self._check_bound(rows.keys(), left)
         for one in left.values():
@@ -246,7 +249,15 @@ class Mix:
                 left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
-        return [*behind, *more, *(last if runs else ())]
+        return [*behind, *more, *(last if runs else self._in_turn(claimant, others, has))]
+
+    def _in_turn(self, claimant: Sequence, others: list[Sequence], has: dict[int, int]) -> list[Sequence]:
+        step = self.scheduler.steps
+        turns = (step - claimant.memory_since) // A_TURN
+        most = sorted(has, key=has.__getitem__, reverse=True)[:turns]
+        in_turn = [one for one in others if one.tenant in most and step - one.memory_since >= A_TURN]
+        self.happened["in turn"] += bool(in_turn)
+        return in_turn
 
     def _has(self, tenant: int, without: Several[Sequence] = ()) -> int:
         """Blocks that nobody else holds."""

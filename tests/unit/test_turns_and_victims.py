@@ -11,11 +11,13 @@ import pytest
 from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.closed_line import IN_VAIN
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.released import Given, Released
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
+from engine.schedule.victims import A_TURN
 from tests.fakes.instant_steps import InstantSteps
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, streams
 
@@ -354,6 +356,55 @@ def test_slow_readers_hold_no_memory_against_a_tenant_that_has_less() -> None:
         for one in [one for one in smalls if one.num_outputs == 3 and one.blocks]:
             driver.scheduler.remove(one)
     assert all(one.num_outputs for one in smalls[:-1])
+
+
+def go_on(driver: SchedulerDriver, streams: list[Sequence], steps: int) -> None:
+    """Each goes back to its first token again and again, and so does not grow."""
+    for _ in range(steps):
+        for one in [one for one in streams if one.stalled]:
+            one.truncate(1)
+            driver.scheduler.release_blocks(one, keep=one.next_position)
+            one.credit = 2
+            driver.scheduler.update_ready(one)
+        driver.step()
+
+
+def test_who_has_waited_for_a_turn_has_what_another_had_for_as_long_and_gives_it_back_in_turn() -> None:
+    driver, crowd = full_of_one_tenant(credit=1)
+    large = driver.add(20, 4 * 60, tenant=2, credit=1)
+    everybody = [*crowd, large]
+    go_on(driver, everybody, 2 * AGING_STEPS)
+    for one in everybody:
+        one.memory_since -= A_TURN - 2 * AGING_STEPS - 8  # as if many more such steps had gone by
+    go_on(driver, everybody, 4)
+    assert not large.blocks, "it lacks more than half of all that there is"
+    assert all(one.blocks for one in crowd)
+    go_on(driver, everybody, 8)
+    assert large.blocks
+    losers = [one for one in crowd if one.evicted]
+    assert [one.stream for one in losers] == [4, 5, 6, 7, 8], "nobody loses anything in vain"
+    for one in everybody:
+        one.memory_since -= A_TURN - AGING_STEPS
+    go_on(driver, everybody, AGING_STEPS // 2)
+    assert large.blocks
+    go_on(driver, everybody, AGING_STEPS)
+    assert large.evicted
+    go_on(driver, everybody, IN_VAIN)  # for which it stands first in line again
+    assert not large.blocks
+    assert all(one.blocks for one in crowd)
+
+
+def test_whoever_needs_what_several_tenants_have_waits_for_as_many_turns() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=64, batch_rows=32)
+    holders = [driver.add(one, 4 * 24 - 1, tenant=one, credit=1) for one in (1, 2, 3, 4)]
+    driver.steps(8)
+    large = driver.add(20, 4 * 60, tenant=5, credit=1)
+    for turns in (1, 2, 3):
+        for one in (*holders, large):
+            one.memory_since -= A_TURN
+        go_on(driver, holders, 4)
+        assert bool(large.blocks) == (turns == 3)
+    assert [one.stream for one in holders if one.evicted] == [2, 3, 4]
 
 
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
