@@ -348,7 +348,7 @@ class Scheduler:
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""
         if self._evicted and not self._much_looked_up:  # mostly more came free than was asked for
-            self._prompts.open()
+            self._prompts.open(self._memory_line.stood_first)
         tokens -= self._plan_due_prompts(batch, min(tokens, max(1, tokens // DUE_SHARE)))
         while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
             tokens -= self._plan_prompt_line(batch, turn, tokens)

@@ -245,6 +245,23 @@ def test_who_stands_first_has_what_comes_free_though_its_own_tenant_holds_some(b
     assert large.num_outputs, "as soon as what went before it has gone"
 
 
+def test_who_found_too_little_before_others_had_rows_looks_again_where_those_took_more_than_they_need() -> (
+    None
+):
+    driver = SchedulerDriver(blocks=15, step_tokens=64)
+    driver.decoding(1)
+    (grows,) = driver.decoding(2, tokens=19, priority=1)
+    idle = driver.add(3, tokens=34, priority=1, credit=0)
+    driver.step()
+    assert not driver.cache.free
+    urgent = driver.add(4, tokens=24, priority=1)
+    while not idle.evicted:
+        assert not urgent.blocks
+        driver.step()
+    assert grows.blocks
+    assert urgent.blocks, "in the same step"
+
+
 def test_the_line_is_closed_while_something_comes_free_and_else_open_now_and_then() -> None:
     line = ClosedLine()
     free = 0
