@@ -174,8 +174,8 @@ class Holders:
             yield from (one for one in later if one.tenant == claimant.tenant and left(one))
             if others:
                 yield from self._as_a_last_resort(claimant, step, others)
-        elif turns := turns_of(claimant, step):
-            yield from self._in_turn(turns, step, others)
+        else:
+            yield from self._in_turn(claimant, step, others)
 
     def _of_who_has_more(
         self, claimant: Sequence, blocks: int, step: int, others: dict[int, dict[int, Sequence]]
@@ -209,11 +209,18 @@ class Holders:
                 if (holdings.of(tenant), one.stream) > own:
                     yield one
 
-    def _in_turn(self, turns: int, step: int, others: dict[int, dict[int, Sequence]]) -> Iterator[Sequence]:
+    def _in_turn(
+        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
+    ) -> Iterator[Sequence]:
         """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
-        most. So whoever needs what ten have gets it for an eleventh of the time."""
-        for tenant in nlargest(turns, others, key=self._holdings_in(step).of):
-            yield from (one for one in others[tenant].values() if turns_of(one, step))
+        most, and more than its own. So whoever needs what ten have gets it for an eleventh of the time, and
+        nobody by waiting for its own tenant."""
+        if turns := turns_of(claimant, step):
+            has = self._holdings_in(step).of
+            own = has(claimant.tenant) + len(claimant.held_blocks)
+            more = [tenant for tenant in others if has(tenant) > own]
+            for tenant in nlargest(turns, more, key=has):
+                yield from (one for one in others[tenant].values() if turns_of(one, step))
 
     def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
         """The last to come first."""

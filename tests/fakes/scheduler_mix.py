@@ -234,8 +234,9 @@ class Mix:
         runs = claimant in self.scheduler._holders._all
         newly = () if runs else (claimant,)
         own = self._has(claimant.tenant, newly)
+        having = own + sum(len(one.blocks) for one in newly)
         available = self.cache.free + self.cache.cached
-        least = MORE * (own + sum(len(one.blocks) for one in newly) + available + blocks)
+        least = MORE * (having + available + blocks)
         left, more = dict(has), list[Sequence]()
         gives = {one: given for tenant in has for one, given in self._gives(tenant).items()}
         while tenants := [one for one, count in left.items() if count > least]:
@@ -249,12 +250,14 @@ class Mix:
                 left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
-        return [*behind, *more, *(last if runs else self._in_turn(claimant, others, has))]
+        return [*behind, *more, *(last if runs else self._in_turn(claimant, others, has, having))]
 
-    def _in_turn(self, claimant: Sequence, others: list[Sequence], has: dict[int, int]) -> list[Sequence]:
+    def _in_turn(
+        self, claimant: Sequence, others: list[Sequence], has: dict[int, int], own: int
+    ) -> list[Sequence]:
         step = self.scheduler.steps
         turns = (step - claimant.memory_since) // A_TURN
-        most = sorted(has, key=has.__getitem__, reverse=True)[:turns]
+        most = sorted((one for one in has if has[one] > own), key=has.__getitem__, reverse=True)[:turns]
         in_turn = [one for one in others if one.tenant in most and step - one.memory_since >= A_TURN]
         self.happened["in turn"] += bool(in_turn)
         return in_turn

@@ -407,6 +407,21 @@ def test_whoever_needs_what_several_tenants_have_waits_for_as_many_turns() -> No
     assert [one.stream for one in holders if one.evicted] == [2, 3, 4]
 
 
+def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
+    driver = SchedulerDriver(blocks=40, step_tokens=64, batch_rows=32)
+    small = driver.add(1, 4 * 9, tenant=2, credit=1)
+    driver.add(2, 4 * 29, tenant=1, credit=1)
+    driver.steps(4)
+    assert not driver.cache.free
+    backlog, newcomer = driver.add(3, 4 * 9 - 1, tenant=1), driver.add(4, 4 * 9 - 1, tenant=3)
+    for one in (small, backlog, newcomer):
+        one.memory_since -= 2 * A_TURN
+    driver.scheduler.sequences[2].memory_since += A_TURN
+    victims_of = driver.scheduler._holders.victims
+    assert victims_of(backlog, 9, driver.scheduler.steps, frozenset()) == []
+    assert victims_of(newcomer, 9, driver.scheduler.steps, frozenset())
+
+
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
     driver = SchedulerDriver(blocks=20, step_tokens=64, batch_rows=32)
     driver.decoding(1, tokens=30, tenant=1)
