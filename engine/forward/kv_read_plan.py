@@ -15,7 +15,9 @@ rows share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -40,8 +42,13 @@ class RowSpan:
     first: int
     count: int
     start: int
-    runs: list[tuple[int, int]]  # where positions `held` to start + count lie: (first token, tokens)
+    # Where positions from `held` to start + count lie, or further: (first token, tokens).
+    runs: list[tuple[int, int]]
     held: int = 0  # the first position that its table holds
+    _begins: list[int] = field(init=False)  # the first position of each run, and the one behind the last
+
+    def __post_init__(self) -> None:
+        self._begins = list(accumulate((tokens for _, tokens in self.runs), initial=self.held))
 
     @property
     def end(self) -> int:
@@ -54,12 +61,13 @@ class RowSpan:
     def slices(self, begin: int, end: int) -> list[slice]:
         """Where positions `begin` to `end` lie."""
         found = []
-        position = self.held
-        for first, tokens in self.runs:
+        at = max(0, bisect_right(self._begins, begin) - 1)
+        while at < len(self.runs) and (position := self._begins[at]) < end:
+            first, tokens = self.runs[at]
             low, high = max(begin, position), min(end, position + tokens)
             if low < high:
                 found.append(slice(first + low - position, first + high - position))
-            position += tokens
+            at += 1
         return found
 
     def seen_from(self, window: int | None) -> int:
@@ -220,39 +228,49 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class _Line:
-    """Parts that begin evenly spaced, each with its row."""
+class _Together:
+    """Parts that are read in one call, each with its row, and filled up to the longest of them."""
 
-    rows: list[int]
-    parts: list[Part]
-    first: int
-    pitch: int = 0
-
-    @property
-    def length(self) -> int:
-        return max(part.length for part in self.parts)
+    rows: list[int] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
+    length: int = 0  # of the longest
+    _seen: int = 0  # tokens of all of them
 
     @property
     def cost(self) -> int:
         """In tokens that are read."""
         return CALL + self.length * len(self.parts)
 
+    def is_worth_it(self, part: Part) -> bool:
+        """To read one more beside them."""
+        count, seen = len(self.parts) + 1, self._seen + part.length
+        return max(self.length, part.length) * count <= PADDING * seen + SMALL * count
+
+    def add(self, row: int, part: Part) -> None:
+        self.rows.append(row)
+        self.parts.append(part)
+        self.length = max(self.length, part.length)
+        self._seen += part.length
+
+
+@dataclass(slots=True)
+class _Line(_Together):
+    """They begin evenly spaced."""
+
+    first: int = 0
+    pitch: int = 0
+
     def try_add(self, row: int, part: Part, place: int, pool_tokens: int) -> bool:
         """Add one more part, if it fits the pattern at a price worth paying."""
         count = len(self.parts)
         pitch = place - self.first if count == 1 else self.pitch
-        lengths = [*(one.length for one in self.parts), part.length]
         last = self.first + count * pitch
-        fits = place == last and pitch >= 0 and last + max(lengths) <= pool_tokens and _is_worth_it(lengths)
+        inside = last + max(self.length, part.length) <= pool_tokens
+        fits = place == last and pitch >= 0 and inside and self.is_worth_it(part)
         if fits:
-            self.rows.append(row)
-            self.parts.append(part)
+            self.add(row, part)
             self.pitch = pitch
         return fits
-
-
-def _is_worth_it(lengths: list[int]) -> bool:
-    return max(lengths) * len(lengths) <= PADDING * sum(lengths) + SMALL * len(lengths)
 
 
 # -- the plan --------------------------------------------------------------------------------------
@@ -297,9 +315,9 @@ class RaggedBatch:
         order = [one for line in lines for one in zip(line.rows, line.parts, strict=True)]
         counts = [len(line.parts) for line in lines]
         for some in _of_like_length(scattered):
-            calls.append(self._gathered([part for _, part in some]))
-            counts.append(len(some))
-            order += some
+            calls.append(self._gathered(some))
+            counts.append(len(some.parts))
+            order += zip(some.rows, some.parts, strict=True)
         return self._joined(calls, counts, order, max(map(len, rows)))
 
     def _joined(
@@ -321,7 +339,8 @@ class RaggedBatch:
         lines: list[_Line] = []
         for row, part, at in placed:
             if not lines or not lines[-1].try_add(row, part, at, self.pool_tokens):
-                lines.append(_Line([row], [part], at))
+                lines.append(_Line(first=at))
+                lines[-1].add(row, part)
         return lines
 
     def _along(self, line: _Line) -> Call:
@@ -330,10 +349,10 @@ class RaggedBatch:
         keys = Strided(line.first, line.pitch, 1 if shared else len(line.parts), line.length)
         return Call(keys, shared, hidden)
 
-    def _gathered(self, parts: list[Part]) -> Call:
-        length = max(part.length for part in parts)
-        slices = [piece for part in parts for piece in part.filled(length, self.pool_tokens)]
-        return Call(Gathered(slices, len(parts), length), False, self._beyond(parts, length))
+    def _gathered(self, some: _Together) -> Call:
+        slices = [piece for part in some.parts for piece in part.filled(some.length, self.pool_tokens)]
+        keys = Gathered(slices, len(some.parts), some.length)
+        return Call(keys, False, self._beyond(some.parts, some.length))
 
     def _beyond(self, parts: list[Part], length: int) -> Tensor | None:
         """Hides what the parts only carry along."""
@@ -394,16 +413,15 @@ class RaggedBatch:
         return tokens, upload([part.depth], device), Call(keys, True, self._hides(hidden[None, None]))
 
 
-def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[list[tuple[int, Part]]]:
+def _of_like_length(scattered: list[tuple[int, Part]]) -> Iterator[_Together]:
     """Those that are gathered together, without filling up more than it is worth."""
-    some: list[tuple[int, Part]] = []
-    length: Callable[[tuple[int, Part]], int] = lambda one: one[1].length  # noqa: E731
-    for one in sorted(scattered, key=length):
-        if some and not _is_worth_it([*map(length, some), length(one)]):
+    some = _Together()
+    for row, part in sorted(scattered, key=lambda one: one[1].length):
+        if some.parts and not some.is_worth_it(part):
             yield some
-            some = []
-        some.append(one)
-    if some:
+            some = _Together()
+        some.add(row, part)
+    if some.parts:
         yield some
 
 
@@ -412,17 +430,7 @@ def _pieces(span: RowSpan, tiling: Tiling | None) -> Iterator[RowSpan]:
     parts = len(span.runs) if tiling is None else -(-span.end // tiling.tile)
     most = max(LEAST_QUERIES, MAX_PARTIAL // max(1, parts))
     for at in range(0, span.count, most):
-        count = min(most, span.count - at)
-        end = span.start + at + count
-        runs = _first(span.runs, end - span.held)
-        yield RowSpan(span.first + at, count, span.start + at, runs, span.held)
-
-
-def _first(runs: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
-    found = []
-    for first, count in runs:
-        if tokens <= 0:
-            break
-        found.append((first, min(count, tokens)))
-        tokens -= count
-    return found
+        piece = copy(span)
+        piece.first, piece.start = span.first + at, span.start + at
+        piece.count = min(most, span.count - at)
+        yield piece

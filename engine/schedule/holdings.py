@@ -1,6 +1,7 @@
 """Holdings: how much memory each tenant has that nobody else holds, in the step that is being planned.
 
-What streams of one tenant share counts once. It knows who holds which blocks, and takes nothing.
+What streams of one tenant share counts once: it is the first's to come, and what another gives up is what it
+has beside that. It knows who holds which blocks, and takes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from engine.schedule.sequence import Sequence
 
 class Holdings:
     def __init__(self, holders: Iterable[Sequence], refs: list[int]) -> None:
-        """`refs`: how many hold each block."""
+        """Of each tenant the last to come first. `refs`: how many hold each block."""
         self._refs = refs
         self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
         for one in holders:
             self._holders[one.tenant].append(one)
         self._blocks: dict[int, int] = {}  # of those who were asked for
+        self._gives: dict[int, int] = {}  # and by stream, of theirs
         self.looked = 0  # at blocks
 
     def may_have(self, tenant: int, more_than: float) -> bool:
@@ -32,10 +34,17 @@ class Holdings:
         if blocks is None:
             released = Released(self._refs)
             for one in self._holders.get(tenant, ()):
+                before = released.free
                 released.add(one.held_tables)
+                self._gives[one.stream] = released.free - before
             blocks = self._blocks[tenant] = released.free
             self.looked += blocks
         return blocks
+
+    def gives(self, holder: Sequence) -> int:
+        """So many at most its tenant, which was asked for, loses by it: all of them where those behind it are
+        gone."""
+        return self._gives[holder.stream]
 
     def change(self, tenant: int, blocks: int) -> None:
         """It has so many more, or fewer."""

@@ -1,6 +1,6 @@
 """The line for memory: who found too little of it when it was its turn, and whom that keeps waiting.
 
-Nobody overtakes the first in line, but where its own tenant's streams hold what it lacks, or where it waits
+Nobody overtakes the first in line, but where its own tenant's streams hold what it needs, or where it waits
 in vain: then its tenant lets others pass. It looks for memory again before others have rows, which they keep
 in a step, since a tenant that has more may give it some. It knows sequences and numbers, and no memory.
 """
@@ -8,6 +8,7 @@ in a step, since a tenant that has more may give it some. It knows sequences and
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from engine.schedule.closed_line import ClosedLine
 from engine.schedule.sequence import Sequence
@@ -15,15 +16,24 @@ from engine.schedule.sequence import Sequence
 VAIN_LOOKUPS = 64  # in each step, for all who let others pass: who looked for more looks again later
 
 
+class Look(NamedTuple):
+    """For memory, in vain."""
+
+    lookups: int  # of blocks in the cache
+    own: bool  # whether streams of its own tenant hold what it needs
+
+
 class MemoryLine:
     def __init__(self) -> None:
         self._closed = ClosedLine()
         self._firsts: dict[int, Sequence] = {}  # by tenant
         self._passing: dict[int, int] = {}  # tenants that let others pass, until which step
-        self._looks: dict[int, int] = {}  # by stream: of who looked in vain before its turn, in this step
+        self.stood_first = set[int]()  # tenants, in this step
+        self._looks: dict[int, Look] = {}  # by stream: of who looked before its turn, in this step
 
     def begin_step(self, step: int) -> Iterable[int]:
         """Returns the tenants that let others pass."""
+        self.stood_first.clear()
         self._looks.clear()
         for tenant in [tenant for tenant, until in self._passing.items() if until <= step]:
             del self._passing[tenant]
@@ -36,19 +46,19 @@ class MemoryLine:
             del self._firsts[first.tenant]
         return firsts
 
-    def looked_in_vain(self, sequence: Sequence, looks: int) -> None:
-        self._looks[sequence.stream] = looks
+    def looked_in_vain(self, sequence: Sequence, look: Look) -> None:
+        self._looks[sequence.stream] = look
 
-    def looks_of(self, sequence: Sequence) -> int | None:
-        """Those that it had in this step, and need not have again."""
+    def look_of(self, sequence: Sequence) -> Look | None:
+        """The one that it had in this step, and need not have again."""
         return self._looks.get(sequence.stream)
 
-    def stand_first(self, sequence: Sequence, step: int, *, looks: int, free: int, own: bool) -> bool:
-        """It was its turn, and so many free blocks are too few. Whether nobody may overtake it. `own`: its
-        tenant's streams hold what it lacks."""
+    def stand_first(self, sequence: Sequence, step: int, look: Look, *, free: int) -> bool:
+        """It was its turn, and so many free blocks are too few. Whether nobody may overtake it."""
         tenant = sequence.tenant
         self._firsts[tenant] = sequence
-        if not own and self._closed.close(step, free):
+        self.stood_first.add(tenant)
+        if not look.own and self._closed.close(step, free):
             return True
-        self._passing[tenant] = step + 1 + looks * (1 + len(self._passing)) // VAIN_LOOKUPS
+        self._passing[tenant] = step + 1 + look.lookups * (1 + len(self._passing)) // VAIN_LOOKUPS
         return False

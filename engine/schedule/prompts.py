@@ -9,6 +9,7 @@ It knows which of them hold memory, since only those may go on where none is lef
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter, itemgetter
 
 from engine.schedule.ranking import Ranking
@@ -123,9 +124,12 @@ class Prompts:
     def closed(self) -> bool:
         return self._closed
 
-    def open(self) -> None:
-        """There may be room."""
+    def open(self, tenants: Iterable[int] = ()) -> None:
+        """There may be room; for these, too."""
         self._closed = False
+        for tenant in tenants:
+            self._closed_to.discard(tenant)
+            self.queued.unskip(tenant)
 
     def close(self) -> None:
         """There is no room: only those that hold memory have turns in this step."""

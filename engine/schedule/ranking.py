@@ -82,8 +82,8 @@ class Ranking:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """In no order."""
-        return [sequence for _, sequence in self._filed.values()]
+        """In their order."""
+        return [self._filed[entry & STREAM][1] for chunk in self._chunks for entry in chunk]
 
     def before(self, end: int, since: int | None = None) -> Iterator[Sequence]:
         """Those with a smaller number, but not smaller than `since`; smallest first."""

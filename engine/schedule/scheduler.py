@@ -9,8 +9,8 @@ number of steps, so that everything it promises can be tested without them:
 - a sequence that is paused or out of credit is in no batch, and costs nothing, nor does one that waits;
 - tenants share by tokens served, and within a tenant everybody has a turn;
 - a higher priority goes first, but whoever has waited for long is due, so nobody waits for ever;
-- memory is taken from those who are not running before anyone who runs, only from a lower rank or from a
-  tenant that has clearly more, and never in vain;
+- memory is taken from those who are not running before anyone who runs, only from a lower rank, from a
+  tenant that has clearly more or in turn, and never in vain;
 - a prompt that begins like one that is being computed waits for what both have in common.
 
 Where a sequence stands follows from its numbers: `update_ready` files it there after every change of them.
@@ -26,7 +26,7 @@ from operator import itemgetter
 from engine.schedule.batch import Batch, Row
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache, Load
-from engine.schedule.memory_line import MemoryLine
+from engine.schedule.memory_line import Look, MemoryLine
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
 from engine.schedule.sequence import Sequence
@@ -132,6 +132,8 @@ class Scheduler:
             self.host_cache.offer(sequence)
         elif sequence.stream not in self._ready:
             sequence.last_served = self.steps  # it waits from now on, not from before it was idle
+            if not sequence.blocks:
+                sequence.memory_since = self.steps
             self._ready.add(sequence.stream)
         if sequence.lost and not sequence.preempted:
             self._returning[sequence.stream] = sequence
@@ -219,6 +221,8 @@ class Scheduler:
             self.update_ready(sequence)
 
     def _file_memory(self, sequence: Sequence) -> None:
+        if bool(sequence.blocks) != (sequence in self._holders):
+            sequence.memory_since = self.steps
         self._holders.file(sequence)
         self._prefixes.leave(sequence)
         for follower in self._prefixes.update(sequence):
@@ -344,7 +348,7 @@ class Scheduler:
     def _plan_prompts(self, batch: Batch, tokens: int) -> int:
         """Returns how many tokens are left."""
         if self._evicted and not self._much_looked_up:  # mostly more came free than was asked for
-            self._prompts.open()
+            self._prompts.open(self._memory_line.stood_first)
         tokens -= self._plan_due_prompts(batch, min(tokens, max(1, tokens // DUE_SHARE)))
         while tokens > 0 and self._may_pick(batch) and (turn := self._prompts.next_turn()):
             tokens -= self._plan_prompt_line(batch, turn, tokens)
@@ -436,9 +440,9 @@ class Scheduler:
     def _admit(self, batch: Batch, sequence: Sequence, *, in_line: bool = True) -> bool:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with. `in_line`: it is its turn."""
-        looks = self._memory_line.looks_of(sequence)
-        if looks is not None and not self._evicted:  # it would find no more than a moment ago
-            self._let_nobody_overtake(sequence, looks)
+        look = self._memory_line.look_of(sequence)
+        if look is not None and not self._evicted:  # it would find no more than a moment ago
+            self._let_nobody_overtake(sequence, look)
             return False
         self.cache.match_prefix(sequence)
         lookups = BEGIN_LOOKUPS + sequence.num_tokens // self.cache.block_size
@@ -447,11 +451,12 @@ class Scheduler:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
+            look = None if follows else Look(lookups, self._is_held_by_its_own(sequence))
             self.cache.release(sequence)
-            if not follows and in_line:
-                self._let_nobody_overtake(sequence, lookups)
-            elif not follows:
-                self._memory_line.looked_in_vain(sequence, lookups)
+            if look and in_line:
+                self._let_nobody_overtake(sequence, look)
+            elif look:
+                self._memory_line.looked_in_vain(sequence, look)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -464,25 +469,22 @@ class Scheduler:
         self._file_memory(sequence)
         return True
 
-    def _let_nobody_overtake(self, sequence: Sequence, looks: int) -> None:
+    def _let_nobody_overtake(self, sequence: Sequence, look: Look) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.
-        But others wait neither for what its own tenant's streams hold, nor in vain, nor for its looks."""
-        free = self.cache.blocks.available
-        own = self._hold(sequence.tenant, sum(self.cache.missing(sequence, sequence.num_tokens + 1)) - free)
-        if self._memory_line.stand_first(sequence, self.steps, looks=looks, free=free, own=own):
+        But others wait neither where its own tenant's streams hold it, nor in vain, nor for its looks."""
+        if self._memory_line.stand_first(sequence, self.steps, look, free=self.cache.blocks.available):
             self._prompts.close()
         else:
             self._prompts.close_to(sequence.tenant)
             sequence.last_served = self.steps  # it had its turn: nor is it due before them
 
-    def _hold(self, tenant: int, blocks: int) -> bool:
-        """Whether streams of this tenant hold so many."""
-        for one in self.sequences.values():
-            if one.tenant == tenant:
-                blocks -= len(one.held_blocks)
-            if blocks <= 0:
-                return True
-        return False
+    def _is_held_by_its_own(self, sequence: Sequence) -> bool:
+        """Whether its tenant's streams hold as much as it needs beside what it shares with them, or so much
+        that there is never room for both. What it lacks is no measure: the more comes free for it, the
+        sooner they would hold that."""
+        needs = sum(self.cache.missing(sequence, sequence.num_tokens + 1))
+        beside = self.cache.total - len(sequence.held_blocks) - needs
+        return self._holders.hold(sequence.tenant, min(needs, beside + 1), self.steps)
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
         """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,

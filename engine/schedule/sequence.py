@@ -88,6 +88,7 @@ class Sequence:
     slot: int = -1  # row of the sampler's parameter tensors; -1 while it has none
     admitted: bool = False  # whether it ever held memory
     last_served: int = 0  # the scheduler's step in which it last had a row
+    memory_since: int = 0  # and since which it has its memory, or waits for it
     tokens_version: int = 0  # times that tokens changed otherwise than by sampling one more
     stood: list[tuple[int, int]] = field(default_factory=list)  # (version, tokens that stood), ever more
     blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last

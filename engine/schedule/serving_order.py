@@ -217,6 +217,13 @@ class ServingOrder(Generic[L, W]):
         """It has no turn until `rejoin`."""
         self._skipped.add(tenant)
 
+    def unskip(self, tenant: int) -> None:
+        """It has."""
+        self._skipped.discard(tenant)
+        for level in self._levels.values():
+            if tenant in level.lines:
+                level.enter(tenant, self._shares.served(tenant))
+
     def rejoin(self) -> None:
         for level in self._levels.values():
             for tenant in self._skipped | level.exhausted:

@@ -2,6 +2,8 @@
 
 Idle holders lose them first, those with the least claim before others; then, of those who run, those of a
 lower priority, and of one priority the last to come of a tenant that has more memory, or of the claimant's.
+Where that is too little for a newcomer tenants share by time: who has waited for as long as a turn takes has
+what another has had for as long.
 An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below its equals' at
 once, while one that waits for credit is as good as running for that long.
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
+from heapq import heapify, heappop, heapreplace, nlargest
 from typing import NamedTuple
 
 from engine.schedule.block_cache import BlockCache
@@ -28,14 +31,17 @@ from engine.schedule.serving_order import AGING_STEPS
 NEWEST = 1 << 62  # a stream that came after all others
 A_STEP = 64  # holders that may be looked at in vain in each: who looked at more looks again so much later
 MORE = 1.25  # times as much memory, which a tenant has that gives some to another
+A_TURN = 64 * AGING_STEPS  # steps for which a tenant keeps what another waits for, in vain, for as long
 MOST_IN_VAIN = 256  # searches that are remembered, but for those that would still be
 
 
 class InVain(NamedTuple):
     """A search for so many blocks found too few. Until that step it would again, for whoever of this tenant
-    may take from no more than the claimant of this rank; or as long as nobody holds something else."""
+    may take from no more than the claimant of this rank, and has waited for no more turns; or as long as
+    nobody holds something else."""
 
     rank: int
+    turns: int
     blocks: int
     until: int
     changes: int
@@ -54,6 +60,9 @@ class Holders:
         self._holdings: tuple[int, Holdings] | None = None  # in a step
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
         self._changes = 0  # times that somebody may hold something else
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._all
 
     def file(self, sequence: Sequence) -> None:
         """After anything that may have changed whether it holds memory, or is idle."""
@@ -93,6 +102,13 @@ class Holders:
         """Whether another holds memory."""
         return len(self._tenants) > (tenant in self._tenants)
 
+    def hold(self, tenant: int, blocks: int, step: int) -> bool:
+        """Whether streams of this tenant hold so many that nobody else does."""
+        if not self.has_beside(tenant):
+            return True  # whoever lacks them
+        holdings = self._holdings_in(step)
+        return holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
@@ -121,13 +137,16 @@ class Holders:
         last = self._in_vain.get(claimant.tenant)
         if last is None or self._rank_of(claimant) > last.rank or blocks < last.blocks:
             return False
+        if turns_of(claimant, step) > last.turns:
+            return False
         return step < last.until or (step == last.until and self._changes == last.changes)
 
     def _remember_in_vain(self, claimant: Sequence, blocks: int, step: int, looked: int) -> None:
         if len(self._in_vain) > MOST_IN_VAIN:
             self._in_vain = {tenant: one for tenant, one in self._in_vain.items() if step <= one.until}
         until = step + looked // A_STEP
-        self._in_vain[claimant.tenant] = InVain(self._rank_of(claimant), blocks, until, self._changes)
+        rank, turns = self._rank_of(claimant), turns_of(claimant, step)
+        self._in_vain[claimant.tenant] = InVain(rank, turns, blocks, until, self._changes)
 
     # -- the order -------------------------------------------------------------------------------
 
@@ -144,10 +163,10 @@ class Holders:
             return not seen and holder.stream not in running and not holder.pending_load
 
         yield from filter(left, self._all.before(rank(claimant.priority, NEWEST)))
-        others = dict[int, list[Sequence]]()
+        others = dict[int, dict[int, Sequence]]()  # by tenant, and stream
         if self.has_beside(claimant.tenant):
             for holder in filter(left, self._equals(claimant)):
-                others.setdefault(holder.tenant, []).append(holder)
+                others.setdefault(holder.tenant, {})[holder.stream] = holder
             others.pop(claimant.tenant, None)
             yield from self._of_who_has_more(claimant, blocks, step, others)
         if claimant in self._all:
@@ -155,35 +174,53 @@ class Holders:
             yield from (one for one in later if one.tenant == claimant.tenant and left(one))
             if others:
                 yield from self._as_a_last_resort(claimant, step, others)
+        else:
+            yield from self._in_turn(claimant, step, others)
 
     def _of_who_has_more(
-        self, claimant: Sequence, blocks: int, step: int, others: dict[int, list[Sequence]]
+        self, claimant: Sequence, blocks: int, step: int, others: dict[int, dict[int, Sequence]]
     ) -> Iterator[Sequence]:
         """Of those equals, from the tenant that has most, who came last: as long as it still has clearly more
         than the claimant's will have. Tenants that have about as much take nothing from one another."""
         holdings, least = self._holdings_in(step), MORE * self._will_have(claimant, blocks, step)
-        has = {tenant: holdings.of(tenant) for tenant in others if holdings.may_have(tenant, least)}
-        last_first = {tenant: iter(others[tenant][:]) for tenant in has}
-        while has:
-            tenant = max(has, key=has.__getitem__)
+        most = [(-holdings.of(tenant), tenant) for tenant in others if holdings.may_have(tenant, least)]
+        heapify(most)
+        last_first = {tenant: iter(list(others[tenant].values())) for _, tenant in most}
+        while most:
+            lacks, tenant = most[0]
             for holder in last_first[tenant]:
-                if has[tenant] - len(holder.held_blocks) >= least:
-                    others[tenant].remove(holder)
-                    has[tenant] -= len(holder.held_blocks)
-                    yield holder
+                given = holdings.gives(holder)
+                if -lacks - given >= least:
+                    heapreplace(most, (lacks + given, tenant))
+                    yield others[tenant].pop(holder.stream)
                     break
             else:
-                del has[tenant]
+                heappop(most)
 
     def _as_a_last_resort(
-        self, claimant: Sequence, step: int, others: dict[int, list[Sequence]]
+        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
     ) -> Iterator[Sequence]:
         """It runs, and is the last of its tenant: somebody has to go on. Whose tenant has less does, of
         tenants that have as much whoever came first."""
         holdings = self._holdings_in(step)
         own = holdings.of(claimant.tenant), claimant.stream
         for tenant in sorted(others, key=holdings.of, reverse=True):
-            yield from (one for one in others[tenant] if (holdings.of(tenant), one.stream) > own)
+            for one in others[tenant].values():
+                if (holdings.of(tenant), one.stream) > own:
+                    yield one
+
+    def _in_turn(
+        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
+    ) -> Iterator[Sequence]:
+        """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
+        most, and more than its own. So whoever needs what ten have gets it for an eleventh of the time, and
+        nobody by waiting for its own tenant."""
+        if turns := turns_of(claimant, step):
+            has = self._holdings_in(step).of
+            own = has(claimant.tenant) + len(claimant.held_blocks)
+            more = [tenant for tenant in others if has(tenant) > own]
+            for tenant in nlargest(turns, more, key=has):
+                yield from (one for one in others[tenant].values() if turns_of(one, step))
 
     def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
         """The last to come first."""
@@ -238,6 +275,11 @@ class Holders:
 def claim(sequence: Sequence) -> int:
     """The step from which an idle holder is behind those of priority 0."""
     return sequence.last_served + AGING_STEPS * (sequence.priority + (not sequence.paused))
+
+
+def turns_of(sequence: Sequence, step: int) -> int:
+    """For how many it has waited, or has had its memory."""
+    return (step - sequence.memory_since) // A_TURN
 
 
 def rank(priority: int, stream: int) -> int:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import pairwise
 
 from engine.api import Sampling
 from engine.schedule.batch import Batch
@@ -18,7 +19,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import DUE_SHARE, Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
-from engine.schedule.victims import MORE
+from engine.schedule.victims import A_TURN, MORE
 from tests.fakes.instant_steps import InstantSteps
 
 BLOCK, CONTEXT = 4, 64
@@ -77,6 +78,8 @@ class Mix:
                 sequence.preempted = False
             elif sequence.paused and chance() < 0.05:
                 sequence.paused = False
+            elif chance() < 0.02:
+                sequence.memory_since -= A_TURN  # as if that had been so for long
             else:
                 continue
             self.scheduler.update_ready(sequence)
@@ -135,7 +138,8 @@ class Mix:
         self, batch: Batch, able: dict[int, Sequence], served: dict[int, int], told: AbstractSet[int]
     ) -> None:
         rows = {row.sequence.stream: row for row in batch.rows}
-        left = {stream: one for stream, one in able.items() if stream not in rows and one.blocks}
+        evicted = self.scheduler._evicted  # in this step, though some may have memory again by now
+        left = {one: able[one] for one in able.keys() - rows.keys() - evicted if able[one].blocks}
         self._check_work_conserving(batch, left)
         self._check_bound(rows.keys(), left)
         for one in left.values():
@@ -230,26 +234,46 @@ class Mix:
         runs = claimant in self.scheduler._holders._all
         newly = () if runs else (claimant,)
         own = self._has(claimant.tenant, newly)
+        having = own + sum(len(one.blocks) for one in newly)
         available = self.cache.free + self.cache.cached
-        least = MORE * (own + sum(len(one.blocks) for one in newly) + available + blocks)
+        least = MORE * (having + available + blocks)
         left, more = dict(has), list[Sequence]()
+        gives = {one: given for tenant in has for one, given in self._gives(tenant).items()}
         while tenants := [one for one, count in left.items() if count > least]:
             tenant = max(tenants, key=lambda one: left[one])
             rest = (one for one in others if one.tenant == tenant and one not in more)
-            one = next((one for one in rest if left[tenant] - len(one.blocks) >= least), None)
+            one = next((one for one in rest if left[tenant] - gives[one] >= least), None)
             if one is None:
                 del left[tenant]
             else:
                 more.append(one)
-                left[tenant] -= len(one.blocks)
+                left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
-        return [*behind, *more, *(last if runs else ())]
+        return [*behind, *more, *(last if runs else self._in_turn(claimant, others, has, having))]
+
+    def _in_turn(
+        self, claimant: Sequence, others: list[Sequence], has: dict[int, int], own: int
+    ) -> list[Sequence]:
+        step = self.scheduler.steps
+        turns = (step - claimant.memory_since) // A_TURN
+        most = sorted((one for one in has if has[one] > own), key=has.__getitem__, reverse=True)[:turns]
+        in_turn = [one for one in others if one.tenant in most and step - one.memory_since >= A_TURN]
+        self.happened["in turn"] += bool(in_turn)
+        return in_turn
 
     def _has(self, tenant: int, without: Several[Sequence] = ()) -> int:
         """Blocks that nobody else holds."""
         sequences = self.scheduler.sequences.values()
         return self._freed([one for one in sequences if one.tenant == tenant and one not in without])
+
+    def _gives(self, tenant: int) -> dict[Sequence, int]:
+        """Of what the tenant has, what each gives up behind those who came later, or rank lower."""
+        sequences = self.scheduler.sequences.values()
+        holders = [one for one in sequences if one.tenant == tenant and one in self.scheduler._holders._all]
+        holders.sort(key=lambda one: (one.priority, -one.stream))
+        has = [self._freed(holders[:count]) for count in range(len(holders) + 1)]
+        return {one: more - less for one, (less, more) in zip(holders, pairwise(has), strict=True)}
 
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:

@@ -22,7 +22,7 @@ SIZES = st.builds(
     tenants=st.integers(1, 4),
     overlap=st.booleans(),
 )
-HAPPENS = ["rows", "full", "told", "taken", "left", "of who has more", "due", "yielded"]
+HAPPENS = ["rows", "full", "told", "taken", "left", "of who has more", "in turn", "due", "yielded"]
 
 
 def test_every_promise_is_kept_at_every_step_of_any_mix() -> None:

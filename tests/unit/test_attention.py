@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +18,8 @@ from engine.forward.by_flash_attn import FlashAttnBackend
 from engine.forward.by_flashinfer import FlashInferBackend
 from engine.forward.by_sdpa import SdpaBackend
 from engine.forward.kv_pool import KvPool
-from engine.forward.kv_read_plan import RowSpan, contiguous_runs
+from engine.forward.kv_read_plan import Part, RaggedBatch, RowSpan, contiguous_runs
+from engine.forward.tiling import Tiling
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.schedule.windows import GONE
@@ -63,6 +64,53 @@ def test_slices_name_every_position_in_order(blocks: list[int], data: st.DataObj
     assert [at for part in span.slices(begin, end) for at in range(part.start, part.stop)] == places[
         begin:end
     ]
+
+
+WHOLE_TILES = Tiling(256, 1, (256,))
+
+
+def planned(spans: list[RowSpan], pool_tokens: int) -> None:
+    RaggedBatch(torch.zeros(len(spans), dtype=torch.long), spans, pool_tokens, torch.float32).sections(
+        None, WHOLE_TILES
+    )
+
+
+@pytest.mark.parametrize("count", [1, 64])
+def test_a_plan_looks_at_a_context_that_lies_in_many_pieces_once(count: int) -> None:
+    class Runs(list[tuple[int, int]]):
+        looks = 0
+
+        def __getitem__(self, at):  # type: ignore[no-untyped-def]
+            self.looks += 1
+            return super().__getitem__(at)
+
+        def __iter__(self) -> Iterator[tuple[int, int]]:
+            self.looks += len(self)
+            return super().__iter__()
+
+    tokens = 64 * 256
+    runs = Runs(contiguous_runs(list(range(0, tokens // 2, 2)), 4, tokens))
+    assert len(runs) == tokens // 4, "each block by itself"
+    planned([RowSpan(0, count, tokens - count, runs)], 2 * tokens)
+    assert runs.looks <= 3 * len(runs)
+
+
+@pytest.mark.parametrize("pitch", [100, 200])
+def test_a_plan_looks_at_each_of_many_parts_a_few_times(pitch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they lie in one line, or all have to be gathered."""
+    looks, length = 0, vars(Part)["length"]
+
+    def counted(part: Part) -> int:
+        nonlocal looks
+        looks += 1
+        return int(length.__get__(part))
+
+    monkeypatch.setattr(Part, "length", property(counted, length.__set__))
+    rows, tokens = 16, 16 * 256
+    at = range(0, rows * tokens * pitch // 100, tokens * pitch // 100)
+    runs = [[(first + one * pitch, 100) for one in range(tokens // 100 + 1)] for first in at]
+    planned([RowSpan(row, 1, tokens - 1, its) for row, its in enumerate(runs)], 2 * at.stop)
+    assert looks <= 20 * rows * tokens // 256
 
 
 # -- against a dense softmax -----------------------------------------------------------------------

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.schedule.batch import Row
 from engine.step.prompt_times import PromptTimes
 from engine.step.row_times import PART
-from engine.step.step_times import StepTimes
-from tests.fakes.scheduler_driver import SchedulerDriver
+from tests.fakes.clocked_steps import ClockedSteps
 
 STEP, LEAST = 256, 2
 ROW_S, LAUNCH_S, TOKEN_S = 0.005, 0.012, 0.00024
@@ -54,39 +54,29 @@ def test_how_many_are_worth_it_is_found_where_only_a_few_were_seen() -> None:
 
 @pytest.mark.parametrize("prompts_before", [False, True])
 def test_beside_prompts_others_keep_most_of_their_pace_and_prompts_go_on(prompts_before: bool) -> None:
-    times = StepTimes(STEP)
-    driver = SchedulerDriver(
-        blocks=3_000,
-        step_tokens=STEP,
-        batch_rows=64,
-        tenant_prefill=10**6,
-        prompt_tokens=times.prompt_tokens,
-        most_rows=times.rows.most_of,
-    )
     computed = 0
 
-    def step() -> float:
+    def seconds_of(rows: list[Row]) -> float:
         nonlocal computed
-        batch = driver.step()
-        prompt = sum(row.count for row in batch.rows if row.count > 1)
+        prompt = sum(row.count for row in rows if row.count > 1)
         computed += prompt
-        seconds = (ROW_S if len(batch.rows) else 0.0) + (took(prompt) if prompt else 0.0)
-        times.learn(batch.rows, seconds)
-        return seconds
+        return (ROW_S if rows else 0.0) + (took(prompt) if prompt else 0.0)
 
+    clocked = ClockedSteps(seconds_of, step_tokens=STEP)
+    driver = clocked.driver
     if prompts_before:
         early = driver.add(7, 600, tenant=2, credit=1)
         while not early.num_outputs:
-            step()
+            clocked.step()
     (one,) = driver.decoding(1, tenant=1)
     for _ in range(20):
-        step()
+        clocked.step()
     driver.add(2, 8_000, tenant=2)
     for _ in range(100):  # in which it is found how many are worth it
-        step()
+        clocked.step()
     before, computed, seconds = one.num_outputs, 0, 0.0
     while computed < 2_000:
-        seconds += step()
+        seconds += clocked.step()
     tokens = one.num_outputs - before
     assert tokens * ROW_S >= 0.9 / (1 + PART) * seconds, "most of their pace, but for what is tried"
     assert computed / seconds >= 0.3 * PART / (1 + PART) / TOKEN_S, "the rest, of which not most is lost"

@@ -13,9 +13,9 @@ from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
 from engine.step.row_times import PART, SELDOM, TRIED, RowTimes
-from engine.step.step_times import StepTimes
 from engine.step.times_table import KNOWN_STEPS
-from tests.fakes.scheduler_driver import SchedulerDriver, turns
+from tests.fakes.clocked_steps import ClockedSteps
+from tests.fakes.scheduler_driver import turns
 
 STEP, CROWD, STEPS = 128, 40, 250
 FEW, MANY = 1, 2  # tenants
@@ -76,31 +76,17 @@ class Sure:
         return 0.0
 
 
-class Clocked:
-    """A scheduler of steps that take what `row_s` and `token_s`, of a prompt, add to 10 ms."""
+class Clocked(ClockedSteps):
+    """A step takes what `row_s` and `token_s`, of a prompt, add to 10 ms."""
 
     def __init__(self, *, row_s: float, token_s: float = 0.0) -> None:
-        self.times = StepTimes(STEP)
+        super().__init__(self._seconds, step_tokens=STEP, batch_rows=STEP)
         self.row_s, self._token_s = row_s, token_s
-        self.driver = SchedulerDriver(
-            blocks=4_000,
-            step_tokens=STEP,
-            batch_rows=STEP,
-            tenant_prefill=10**6,
-            prompt_tokens=self.times.prompt_tokens,
-            most_rows=self.times.rows.most_of,
-        )
 
-    def _took(self, rows: list[Row]) -> float:
+    def _seconds(self, rows: list[Row]) -> float:
         prompt = sum(row.count for row in rows if row.count > 1 and not row.drafts)
         drafts = sum(len(row.drafts) for row in rows)
         return 0.01 + self.row_s * (len(rows) + drafts - 1) + self._token_s * prompt
-
-    def step(self) -> float:
-        batch = self.driver.step()
-        took = self._took(batch.rows)
-        self.times.learn(batch.rows, took)
-        return took
 
     def draft(self, *streams: int) -> None:
         """These have drafts in every step, and all are right."""

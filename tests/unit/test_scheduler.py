@@ -222,6 +222,46 @@ def test_but_not_for_long_where_nothing_comes_free_of_what_they_hold() -> None:
     assert large.blocks
 
 
+@pytest.mark.parametrize("branches", [0, 8])
+def test_who_stands_first_has_what_comes_free_though_its_own_tenant_holds_some(branches: int) -> None:
+    """Fewer than it needs; of what branches share each holds all."""
+    driver = SchedulerDriver(blocks=1000, step_tokens=4000, batch_rows=64, tenant_prefill=10**6)
+    own = driver.add(1, 4 * 250, tenant=1, credit=1)
+    driver.steps(3)
+    for stream in range(2, 2 + branches):
+        known = [*own.tokens[:1000], -stream]
+        driver.scheduler.add(Sequence(stream, known, Sampling(), credit=1, context=10**5, tenant=1))
+    driver.steps(8)
+    others = [driver.add(stream, 4 * 20, tenant=2, credit=stream % 9) for stream in range(100, 140)]
+    driver.steps(3)
+    large = driver.add(50, 4 * 500, tenant=1)
+    for stream in range(200, 200 + AGING_STEPS // 2):
+        driver.step()
+        gone = next((other for other in others if other.stalled and other.blocks), None)
+        if gone:
+            driver.scheduler.remove(gone)
+            others.remove(gone)
+        others.append(driver.add(stream, 4 * 20, tenant=2, credit=9))
+    assert large.num_outputs, "as soon as what went before it has gone"
+
+
+def test_who_found_too_little_before_others_had_rows_looks_again_where_those_took_more_than_they_need() -> (
+    None
+):
+    driver = SchedulerDriver(blocks=15, step_tokens=64)
+    driver.decoding(1)
+    (grows,) = driver.decoding(2, tokens=19, priority=1)
+    idle = driver.add(3, tokens=34, priority=1, credit=0)
+    driver.step()
+    assert not driver.cache.free
+    urgent = driver.add(4, tokens=24, priority=1)
+    while not idle.evicted:
+        assert not urgent.blocks
+        driver.step()
+    assert grows.blocks
+    assert urgent.blocks, "in the same step"
+
+
 def test_the_line_is_closed_while_something_comes_free_and_else_open_now_and_then() -> None:
     line = ClosedLine()
     free = 0

@@ -3,6 +3,7 @@ that yield to them. The clock is the test's own."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 
 import pytest
@@ -12,6 +13,7 @@ from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import Sequence
 from engine.step.row_times import PART
 from engine.step.step_times import LEAST_SHARE, MIXED, StepTimes
+from tests.fakes.clocked_steps import ClockedSteps
 from tests.fakes.scheduler_driver import SchedulerDriver
 
 STEP, DECODES = 128, 8
@@ -80,32 +82,19 @@ def test_they_always_have_some() -> None:
 
 @pytest.mark.parametrize("token_s", [0.0001, 0.0015, 0.01])
 def test_who_decodes_waits_at_most_twice_as_long_beside_those_who_come(token_s: float) -> None:
-    times = StepTimes(STEP)
-    driver = SchedulerDriver(
-        blocks=6000,
-        step_tokens=STEP,
-        batch_rows=64,
-        tenant_prefill=10**6,
-        prompt_tokens=times.prompt_tokens,
-    )
-
-    def step_s() -> float:
-        batch = driver.step()
-        taken = takes(batch.rows, token_s=token_s)
-        times.learn(batch.rows, taken)
-        return taken
-
+    clocked = ClockedSteps(partial(takes, token_s=token_s), step_tokens=STEP)
+    driver = clocked.driver
     driver.decoding(*range(DECODES))
-    quiet_s = max(step_s() for _ in range(50))
+    quiet_s = max(clocked.step() for _ in range(50))
     homeless = [driver.add(100 + one, 400, num_yielding=399, credit=1) for one in range(5)]
     gaps = list[float]()
     while not all(one.num_outputs for one in homeless):
-        gaps.append(step_s())
+        gaps.append(clocked.step())
     least = 0.012 + 0.001 * 2 * DECODES + token_s * STEP / LEAST_SHARE
     bound = max(1.6 * quiet_s, least) + 0.001 * 10  # of them some are rows by now
     assert sorted(gaps)[int(0.99 * len(gaps)) - 1] <= bound
     newcomer = driver.add(999, 400)
-    step_s()
+    clocked.step()
     assert newcomer.next_position == STEP - DECODES, "others do not yield"
 
 

@@ -11,11 +11,13 @@ import pytest
 from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.closed_line import IN_VAIN
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.released import Given, Released
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
+from engine.schedule.victims import A_TURN
 from tests.fakes.instant_steps import InstantSteps
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, streams
 
@@ -311,6 +313,25 @@ def test_but_not_what_would_leave_it_with_hardly_more_than_oneself() -> None:
     assert [one.stream for one in crowd if one.evicted] == [6, 7, 8]
 
 
+def test_what_many_streams_share_does_not_keep_a_tenant_from_giving_what_is_each_ones_own() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=400, batch_rows=32)
+    shared = driver.add(1, 4 * 50, tenant=1, credit=1)
+    driver.steps(2)
+    branches = [
+        Sequence(stream, [*shared.tokens[:200], *[-stream] * 20], Sampling(), credit=1, context=999, tenant=1)
+        for stream in range(2, 8)
+    ]
+    for branch in branches:
+        driver.scheduler.add(branch)
+    while not all(branch.num_outputs for branch in branches):
+        driver.step()
+    short = driver.cache.blocks.available + 10
+    small = driver.add(20, 4 * short - 1, tenant=2)
+    driver.steps(2)
+    assert small.blocks, "which needs less than half of what the tenant has"
+    assert [branch.stream for branch in branches if branch.evicted] == [6, 7]
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
@@ -335,6 +356,70 @@ def test_slow_readers_hold_no_memory_against_a_tenant_that_has_less() -> None:
         for one in [one for one in smalls if one.num_outputs == 3 and one.blocks]:
             driver.scheduler.remove(one)
     assert all(one.num_outputs for one in smalls[:-1])
+
+
+def go_on(driver: SchedulerDriver, streams: list[Sequence], steps: int) -> None:
+    """Each goes back to its first token again and again, and so does not grow."""
+    for _ in range(steps):
+        for one in [one for one in streams if one.stalled]:
+            one.truncate(1)
+            driver.scheduler.release_blocks(one, keep=one.next_position)
+            one.credit = 2
+            driver.scheduler.update_ready(one)
+        driver.step()
+
+
+def test_who_has_waited_for_a_turn_has_what_another_had_for_as_long_and_gives_it_back_in_turn() -> None:
+    driver, crowd = full_of_one_tenant(credit=1)
+    large = driver.add(20, 4 * 60, tenant=2, credit=1)
+    everybody = [*crowd, large]
+    go_on(driver, everybody, 2 * AGING_STEPS)
+    for one in everybody:
+        one.memory_since -= A_TURN - 2 * AGING_STEPS - 8  # as if many more such steps had gone by
+    go_on(driver, everybody, 4)
+    assert not large.blocks, "it lacks more than half of all that there is"
+    assert all(one.blocks for one in crowd)
+    go_on(driver, everybody, 8)
+    assert large.blocks
+    losers = [one for one in crowd if one.evicted]
+    assert [one.stream for one in losers] == [4, 5, 6, 7, 8], "nobody loses anything in vain"
+    for one in everybody:
+        one.memory_since -= A_TURN - AGING_STEPS
+    go_on(driver, everybody, AGING_STEPS // 2)
+    assert large.blocks
+    go_on(driver, everybody, AGING_STEPS)
+    assert large.evicted
+    go_on(driver, everybody, IN_VAIN)  # for which it stands first in line again
+    assert not large.blocks
+    assert all(one.blocks for one in crowd)
+
+
+def test_whoever_needs_what_several_tenants_have_waits_for_as_many_turns() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=64, batch_rows=32)
+    holders = [driver.add(one, 4 * 24 - 1, tenant=one, credit=1) for one in (1, 2, 3, 4)]
+    driver.steps(8)
+    large = driver.add(20, 4 * 60, tenant=5, credit=1)
+    for turns in (1, 2, 3):
+        for one in (*holders, large):
+            one.memory_since -= A_TURN
+        go_on(driver, holders, 4)
+        assert bool(large.blocks) == (turns == 3)
+    assert [one.stream for one in holders if one.evicted] == [2, 3, 4]
+
+
+def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
+    driver = SchedulerDriver(blocks=40, step_tokens=64, batch_rows=32)
+    small = driver.add(1, 4 * 9, tenant=2, credit=1)
+    driver.add(2, 4 * 29, tenant=1, credit=1)
+    driver.steps(4)
+    assert not driver.cache.free
+    backlog, newcomer = driver.add(3, 4 * 9 - 1, tenant=1), driver.add(4, 4 * 9 - 1, tenant=3)
+    for one in (small, backlog, newcomer):
+        one.memory_since -= 2 * A_TURN
+    driver.scheduler.sequences[2].memory_since += A_TURN
+    victims_of = driver.scheduler._holders.victims
+    assert victims_of(backlog, 9, driver.scheduler.steps, frozenset()) == []
+    assert victims_of(newcomer, 9, driver.scheduler.steps, frozenset())
 
 
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
