@@ -40,16 +40,24 @@ class Rest:
         else:
             self.end -= 1
 
+    @property
+    def joined(self) -> bool:
+        return self._joined is not None
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        return (self.blocks[self.end - 1], self.blocks[self.first]) if self else ()
+
     def join(self, other: Rest) -> bool:
-        """Be one with it, if both are the same."""
+        """Be one with it, if both are the same, and each of their ends was met by both or by none."""
         place = slice(self.first, self.end)
-        same = (self.first, self.end) == (other.first, other.end) and self.blocks[place] == other.blocks[
-            place
-        ]
-        if same:
-            self._joined = other
-            other.tables += self.tables
-        return same
+        if place != slice(other.first, other.end) or self.blocks[place] != other.blocks[place]:
+            return False
+        if any((number in self.met) != (number in other.met) for number in self.ends):
+            return False
+        self._joined = other
+        other.tables += self.tables
+        return True
 
 
 class Given:
@@ -98,8 +106,8 @@ class Released:
         while going_on:
             rest = going_on.pop()
             self._pass_own(rest)
-            for number in (rest.blocks[rest.end - 1], rest.blocks[rest.first]) if rest else ():
-                if number in rest.met:
+            for number in rest.ends:
+                if rest.joined or number in rest.met:  # what it is one with by now is looked at for it
                     continue
                 rest.met += (number,)
                 self._met.setdefault(number, []).append(rest)
