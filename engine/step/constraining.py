@@ -104,6 +104,8 @@ class Constraining:
         sequence.constraint = sequence.awaited_outlook = constraint
 
     def end(self, sequence: Sequence) -> None:
+        if sequence.constraint is not None:
+            _constraint(sequence).give_up()
         sequence.constraint = sequence.awaited_outlook = None
         self._unsettled.pop(sequence.stream, None)
         self._jobs.pop(sequence.stream, None)

@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from operator import itemgetter
 
+from engine.structure.follower import Follower
 from engine.structure.matcher import GrammarError, Matcher
 from engine.structure.matcher_memory import MemoryShare
 from engine.structure.vocabulary import Vocabulary
@@ -67,6 +68,7 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
+        self._follower = Follower()
         self._changed = changed
         changed()
 
@@ -140,6 +142,10 @@ class Constraint:
         self._changes.append(change)
         self._changed()
 
+    def give_up(self) -> None:
+        """Nobody asks for its outlook any more: what is under way need not come to its end."""
+        self._follower.give_up()
+
     # -- the threads' work -------------------------------------------------------------------------
 
     def submit(self) -> Callable[[], None]:
@@ -166,7 +172,7 @@ class Constraint:
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
-            self._matcher = Matcher(self.source, self._vocabulary, self._later, self._share)
+            self._matcher = Matcher(self.source, self._vocabulary, self._later, self._share, self._follower)
         for change in changes:
             if change(self._matcher) is False:
                 outlook.fits = False

@@ -22,18 +22,29 @@ LONG_S = 0.002  # for one token
 os.environ.setdefault("RUST_MIN_STACK", str(STACK_BYTES))  # of the library's threads, as of ours
 
 
+class GivenUp(Exception):
+    """Nobody asks any more."""
+
+
 class Follower:
     """Of one stream's matchers."""
 
     def __init__(self) -> None:
         self.takes_long = False  # as the last token did
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """From any thread: no more than the token under way is followed."""
+        self._given_up = True
 
     def follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
-        """False where one cannot come: then the matcher has an error."""
+        """False where one cannot come: then the matcher has an error. Raises GivenUp."""
         return all(self._follow(matcher, token) for token in tokens)
 
     def _follow(self, matcher: LLMatcher, token: int) -> bool:
         give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
+        if self._given_up:
+            raise GivenUp
         if self.takes_long:
             began_s = time.perf_counter()
             followed = _library.follow(matcher, token)

@@ -60,14 +60,19 @@ class _Run:
 
 class Matcher:
     def __init__(
-        self, source: str, vocabulary: Vocabulary, later: str | None = None, share: MemoryShare | None = None
+        self,
+        source: str,
+        vocabulary: Vocabulary,
+        later: str | None = None,
+        share: MemoryShare | None = None,
+        follower: Follower | None = None,
     ) -> None:
         """`later`: the source of the runs behind the first, if that is another."""
         self._share = share or MatcherMemory().share()
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
-        self._follower = Follower()
+        self._follower = follower or Follower()
         self._fuel = FIRST_FUEL
         self._goes_back = True  # until it has turned out that the library cannot
         self._fresh: dict[str, LLMatcher] = {}

@@ -250,7 +250,8 @@ class Mix:
                 left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
-        return [*behind, *more, *(last if runs else self._in_turn(claimant, others, has, having))]
+        last = last if runs else self._in_turn(claimant, others, has, having)
+        return [*dict.fromkeys((*behind, *more, *last))]
 
     def _in_turn(
         self, claimant: Sequence, others: list[Sequence], has: dict[int, int], own: int

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
 from engine.structure.worker import Worker, give_way
 from midstream.protocol import Grammar
@@ -82,3 +83,21 @@ def test_what_fails_behind_its_turn_says_so_and_ends_nobody_else() -> None:
 
 def test_where_no_worker_works_there_is_nobody_to_give_way_to() -> None:
     give_way()
+
+
+def test_what_nobody_asks_for_any_more_is_followed_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stream that was cancelled there were 20 seconds of a processor's time to come, for nobody."""
+    followed = list[None]()
+    source = source_of(Grammar(regex="(ab)+"))
+    constraint = Constraint(source, toy_vocabulary(), 0, lambda: None)
+
+    def ends_meanwhile() -> None:
+        followed.append(None)
+        if len(followed) == 3:
+            constraint.give_up()
+
+    monkeypatch.setattr("engine.structure.follower.give_way", ends_meanwhile)
+    constraint.append([*b"ab" * 50], 0)
+    constraint.submit()()
+    assert len(followed) == 3
+    assert constraint.outlook.known
