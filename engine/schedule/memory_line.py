@@ -28,7 +28,7 @@ class MemoryLine:
         self._closed = ClosedLine()
         self._firsts: dict[int, Sequence] = {}  # by tenant
         self._passing: dict[int, int] = {}  # tenants that let others pass, until which step
-        self.stood_first = set[int]()  # tenants, in this step
+        self.stood_first: dict[int, Sequence] = {}  # by tenant, in this step: the last
         self._looks: dict[int, Look] = {}  # by stream: of who looked before its turn, in this step
 
     def begin_step(self, step: int) -> Iterable[int]:
@@ -57,7 +57,7 @@ class MemoryLine:
         """It was its turn, and so many free blocks are too few. Whether nobody may overtake it."""
         tenant = sequence.tenant
         self._firsts[tenant] = sequence
-        self.stood_first.add(tenant)
+        self.stood_first[tenant] = sequence
         if not look.own and self._closed.close(step, free):
             return True
         self._passing[tenant] = step + 1 + look.lookups * (1 + len(self._passing)) // VAIN_LOOKUPS

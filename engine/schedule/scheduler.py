@@ -155,13 +155,14 @@ class Scheduler:
         most = self._most_prompt_tokens(batch, left)
         if self._most:  # a prompt's row may take as long as another; a long and a short one have theirs
             self._row_limit = min(self.batch_rows, max(len(batch.rows) + 2, self._most))
-        tokens = left - most + self._plan_prompts(batch, most)
+        unused = self._plan_prompts(batch, most)
         if not all_decode:
+            tokens = left - most + unused
             all_decode = self._plan_decoding(batch, min(self.batch_rows, len(batch.rows) + tokens))
         if all_decode and not self._prompts:
             self._shares.settle()
-        if self._short and self._evicted:
-            self._plan_with_what_came_free(batch)
+        if self._evicted:
+            self._plan_with_what_came_free(batch, unused)
         self._end_step(batch)
         batch.loads += self._loads
         self._loads = []
@@ -295,12 +296,19 @@ class Scheduler:
             self._plan_token(batch, turn)
         return False
 
-    def _plan_with_what_came_free(self, batch: Batch) -> None:
+    def _plan_with_what_came_free(self, batch: Batch, prompt_tokens: int) -> None:
         """Others' memory was taken after they had found none, and mostly more than was asked for."""
         tokens = self.step_tokens - sum(row.count for row in batch.rows)
         for sequence in self._short:
             if tokens > 0 and len(batch.rows) < self.batch_rows and sequence.decoding:
                 tokens -= self._plan_row(batch, sequence, 1, samples=True)
+        left = min(tokens, prompt_tokens)
+        for first in self._memory_line.stood_first.values():
+            if left <= 0 or len(batch.rows) >= self._row_limit or self._much_looked_up:
+                break
+            lacks = not first.blocks and first.stream not in self._evicted
+            if lacks and self._admit(batch, first, in_line=False) and first.num_to_compute:
+                left -= self._plan_prompt_row(batch, first, left)
 
     def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
         if sequence.decoding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,3 +36,15 @@ def test_every_promise_is_kept_at_every_step_of_any_mix() -> None:
 
     play()
     assert all(happened[what] for what in HAPPENS), happened  # else the mixes prove less than they say
+
+
+@pytest.mark.parametrize(
+    ("seed", "sizes"),
+    [
+        (4082315191, Sizes(blocks=92, step_tokens=21, batch_rows=6, streams=40, tenants=2, overlap=True)),
+        (900685, Sizes(blocks=40, step_tokens=40, batch_rows=9, streams=6, tenants=4, overlap=True)),
+    ],
+    ids=["what two share that turn out to be one", "what came free behind the first in line's turn"],
+)
+def test_what_was_broken_once_is_not_broken_again(seed: int, sizes: Sizes) -> None:
+    Mix(seed, sizes).play(150)
