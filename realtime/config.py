@@ -331,6 +331,12 @@ class ListenOptions(ModelOptions):
         pattern=".*",
         right="a file",
     )
+    engine_silence_s: float = option(
+        30.0,
+        "seconds of silence after which gateways take it for hung; after twice as many it ends itself",
+        least=0.2,
+        most=DAY_S,
+    )
 
 
 class _Option:

@@ -48,11 +48,13 @@ def _listen(options: ListenOptions, door: Door, token: str) -> None:
     # As SIGTERM it ends a load at once: libraries on their way make anything of an exception that comes then.
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))
     # They bring torch with them: only once it is known that there is something to do.
+    from engine.listening.hang_watch import HangWatch
     from engine.listening.listen import listen
     from engine.model.preflight import ModelError
 
     try:
-        listen(engine_options(options), door, token, partial(tell, options.address_file))
+        watch = HangWatch(2 * options.engine_silence_s)
+        listen(engine_options(options), door, token, partial(tell, options.address_file), watch)
     except ModelError as problem:
         raise StartupError(f"the engine does not start: {problem}") from None
     except DoorError as problem:

@@ -19,17 +19,17 @@ from typing import TypeVar
 
 log = logging.getLogger("engine")
 
-HANGS_S = 60  # between what it is sent and what it says: any step is a part of that
 SHOWN = 4  # calls that it hangs in
 
 T = TypeVar("T")
 
 
 class HangWatch:
-    """`hung` is told where, once. The engine's thread is the one that makes it."""
+    """The engine's thread is the one that makes it."""
 
-    def __init__(self, hung: Callable[[str], None]) -> None:
-        self._hung = hung
+    def __init__(self, after_s: float) -> None:
+        """`after_s`: between what the engine is sent and what it says; any step is a part of that."""
+        self._after_s = after_s
         self._thread = threading.get_ident()
         self._awaited: list[float] | None = None  # seconds gone by since it was sent something
 
@@ -54,7 +54,13 @@ class HangWatch:
     def _watch(self) -> None:
         while not self.hangs_after(1.0):
             time.sleep(1.0)
-        self._hung(self._where())
+        log.critical(
+            "the engine has said nothing for %g s to what it was sent, and its process ends: it hangs in %s",
+            self._after_s,
+            self._where(),
+        )
+        logging.shutdown()
+        os._exit(1)  # at once: what hangs could not be waited for
 
     def hangs_after(self, seconds: float) -> bool:
         """Whether it does, as so many more have gone by."""
@@ -62,19 +68,8 @@ class HangWatch:
         if awaited is None:
             return False
         awaited.append(seconds)
-        return sum(awaited) > HANGS_S
+        return sum(awaited) > self._after_s
 
     def _where(self) -> str:
         calls = reversed(traceback.extract_stack(sys._current_frames()[self._thread]))
         return " < ".join(f"{one.name} ({one.filename}:{one.lineno})" for one in islice(calls, SHOWN))
-
-
-def end_process(where: str) -> None:
-    """At once: what hangs could not be waited for."""
-    log.critical(
-        "the engine has said nothing for %d s to what it was sent, and its process ends: it hangs in %s",
-        HANGS_S,
-        where,
-    )
-    logging.shutdown()
-    os._exit(1)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from engine.listening.hang_watch import HANGS_S, HangWatch
+from engine.listening.hang_watch import HangWatch
+
+AFTER_S = 60
 
 HANGING = """
 import logging
 from threading import Event
-from engine.listening import hang_watch
+from engine.listening.hang_watch import HangWatch
 
 logging.basicConfig()
-hang_watch.HANGS_S = 0
-watch = hang_watch.HangWatch(hang_watch.end_process)
+watch = HangWatch(0)
 watch.start()
 
 def compute():
@@ -24,27 +25,21 @@ watch.sending(lambda what: compute())("a command")
 """
 
 
-def watched() -> tuple[HangWatch, list[str]]:
-    passed: list[str] = []
-    return HangWatch(passed.append), passed
-
-
 def test_one_that_is_sent_nothing_may_say_nothing() -> None:
-    watch, _ = watched()
-    assert not watch.hangs_after(100 * HANGS_S)
+    assert not HangWatch(AFTER_S).hangs_after(100 * AFTER_S)
 
 
 def test_it_hangs_where_it_was_sent_something_and_says_nothing() -> None:
-    watch, passed = watched()
+    watch, passed = HangWatch(AFTER_S), list[str]()
     send, emit = watch.sending(passed.append), watch.hearing(passed.append)
     send("start")
-    assert not watch.hangs_after(HANGS_S)
+    assert not watch.hangs_after(AFTER_S)
     send("again")
     assert watch.hangs_after(1)
     emit("late")
-    assert not watch.hangs_after(100 * HANGS_S)
+    assert not watch.hangs_after(100 * AFTER_S)
     send("more")
-    assert not watch.hangs_after(HANGS_S), "it counts from there"
+    assert not watch.hangs_after(AFTER_S), "it counts from there"
     assert passed == ["start", "again", "late", "more"]
 
 
