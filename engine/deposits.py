@@ -6,11 +6,12 @@ together, that a tenant has no more of them than leaves others theirs. Pure: it 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import NamedTuple
 
 MOST_BYTES, MOST_S = 1024, 60.0  # of one
 MOST, MOST_OF_A_TENANT = 100_000, 10_000
+OLD_AT_ONCE = 100  # that are taken away: very many may be old by now, and the engine waits meanwhile
 
 
 class Deposit(NamedTuple):
@@ -21,13 +22,14 @@ class Deposit(NamedTuple):
 
 class Deposits:
     def __init__(self) -> None:
-        self._by_name: dict[bytes, Deposit] = {}  # the first that came stands first
+        # The first that came stands first: a dict would look for it among all that have gone.
+        self._by_name = OrderedDict[bytes, Deposit]()
         self._of_tenant = Counter[int]()
 
     def leave(self, name: bytes, what: bytes, for_s: float, now: float, tenant: int = 0) -> bool:
         """Whether it is kept: too many of one tenant's are not. Where all are too many, the first that came
         goes."""
-        self._expire(now)
+        self._expire(now, tenant)
         if len(name) + len(what) > MOST_BYTES or for_s <= 0:
             return False
         self._take(name)
@@ -52,6 +54,18 @@ class Deposits:
                 del self._of_tenant[deposit.tenant]
         return deposit
 
-    def _expire(self, now: float) -> None:
-        while self._by_name and self._by_name[first := next(iter(self._by_name))].until <= now:
-            self._take(first)
+    def _expire(self, now: float, tenant: int) -> None:
+        """Some of those that are old; and for a tenant that seems to have too many, as many as it takes."""
+        for _ in range(OLD_AT_ONCE):
+            if not self._take_old(now):
+                return
+        while self._of_tenant[tenant] >= MOST_OF_A_TENANT and self._take_old(now):
+            pass
+
+    def _take_old(self, now: float) -> bool:
+        """The first, if it is."""
+        first = next(iter(self._by_name), None)
+        if first is None or self._by_name[first].until > now:
+            return False
+        self._take(first)
+        return True

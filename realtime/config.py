@@ -287,8 +287,8 @@ class Options(ModelOptions):
     )
     on_drain: Draining = option(
         "hand-over",
-        "what becomes of streams on SIGTERM with --fleet static: hand-over leaves them to other servers at"
-        " once, finish has them finish here",
+        "what becomes of streams on SIGTERM with --fleet static or ray: hand-over leaves them to other"
+        " servers at once, finish has them finish here",
     )
     event_loop: EventLoop = option(
         "asyncio", "what the server's events come from: Python's own loop, or uvloop, where it is installed"
@@ -371,7 +371,8 @@ class _Option:
 
     @property
     def help(self) -> str:
-        return f"{self.rule['purpose']} (default {self.default}) [{self.variable}]"
+        default = f" (default {self.default})" if self.default != "" else ""
+        return f"{self.rule['purpose']}{default} [{self.variable}]"
 
     def read(self, text: str) -> Any:
         """The value that `text` spells; ValueError if it spells none, or one that is not right."""

@@ -204,7 +204,8 @@ def _parser() -> ArgumentParser:
     role.add_argument(
         "--admin",
         action="store_true",
-        help="the key may read the server's metrics, and list and cancel everybody's streams",
+        help="the key may read the server's metrics, load and unload models, and list and cancel"
+        " everybody's streams",
     )
     role.add_argument(
         "--metrics", action="store_true", help="the key may read the server's metrics, and do nothing else"

@@ -7,6 +7,7 @@ most. It knows gateways as owners alone. Pure: it is told the time.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Generic, TypeVar
 
 from engine import api
@@ -14,6 +15,8 @@ from engine.listening import limits
 from engine.listening.journal import Journal
 
 G = TypeVar("G")
+
+OLD_AT_ONCE = 100  # that are dropped: very many may be old by now, and the engine waits meanwhile
 
 
 class KeptStream(Generic[G]):
@@ -31,18 +34,19 @@ class KeptStream(Generic[G]):
 
 
 class _Share(Generic[G]):
-    """What the streams of one tenant take, and what could go of it; the first that came comes first."""
+    """What the streams of one tenant take, and what could go of it; the first that came comes first. (A dict
+    would look for it among all that have gone.)"""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.ended: dict[bytes, KeptStream[G]] = {}
-        self.live: dict[bytes, KeptStream[G]] = {}  # of which there is a whole journal
+        self.ended = OrderedDict[bytes, KeptStream[G]]()
+        self.live = OrderedDict[bytes, KeptStream[G]]()  # of which there is a whole journal
 
 
 class KeptStreams(Generic[G]):
     def __init__(self) -> None:
         self._by_key: dict[bytes, KeptStream[G]] = {}
-        self._ended: dict[bytes, None] = {}  # the first that has comes first
+        self._ended = OrderedDict[bytes, KeptStream[G]]()  # the first that has comes first
         self._bytes = 0
         self._shares: dict[int, _Share[G]] = {}  # by tenant, of those that have any
         self._given_up: list[KeptStream[G]] = []  # and nobody was told yet
@@ -72,7 +76,12 @@ class KeptStreams(Generic[G]):
         return given_up
 
     def find(self, key: bytes, now: float) -> KeptStream[G] | None:
-        self._expire(now)
+        for _ in range(OLD_AT_ONCE):
+            if not self._drop_old(now):
+                break
+        kept = self._ended.get(key)
+        if kept is not None and kept.until <= now:
+            self.drop(kept)
         return self._by_key.get(key)
 
     def note(self, kept: KeptStream[G], note: api.Note, now: float) -> None:
@@ -84,7 +93,7 @@ class KeptStreams(Generic[G]):
         kept.journal.tell(news, now)
         if self._knows(kept) and news.finish is not None and not news.finish.held:
             kept.number, kept.until = None, now + limits.ENDED_S
-            self._ended[kept.journal.keep.key] = None
+            self._ended[kept.journal.keep.key] = kept
         self._settle(kept)
         self._make_room(now, kept)
 
@@ -121,10 +130,9 @@ class KeptStreams(Generic[G]):
     def _make_room(self, now: float, kept: KeptStream[G]) -> None:
         """Of the tenant that takes most those go that have ended, the first before the last; where there is
         none, whoever asks for more, if it is one of its own, or else the first, can be built no more."""
-        if self._bytes <= limits.JOURNALS_BYTES:
-            return
-        self._expire(now)
         while self._bytes > limits.JOURNALS_BYTES:
+            if self._drop_old(now):
+                continue
             shares = [share for share in self._shares.values() if share.ended or share.live]
             if not shares:
                 return
@@ -137,6 +145,10 @@ class KeptStreams(Generic[G]):
             self._given_up.append(given_up)
             self._settle(given_up)
 
-    def _expire(self, now: float) -> None:
-        while self._ended and (first := self._by_key[next(iter(self._ended))]).until <= now:
-            self.drop(first)
+    def _drop_old(self, now: float) -> bool:
+        """The first that has ended, if it was kept for long enough."""
+        first = next(iter(self._ended.values()), None)
+        if first is None or first.until > now:
+            return False
+        self.drop(first)
+        return True

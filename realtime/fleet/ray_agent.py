@@ -33,6 +33,7 @@ AGENT = "keeper.agent"
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
 SAY_EVERY_S = 0.5
 SILENCE_S = 120.0  # of one that has hung: twice as long as Ray's library may look for a GCS that is gone
+LOOKS = 10  # in that time: whoever was stopped itself for as long is late in one of them alone
 MOST_OF_A_LINE = 16 << 20  # bytes: of a thousand machines it has some hundred thousand
 
 
@@ -78,13 +79,17 @@ class RayAgent:
 async def _next_line(process: Process) -> bytes:
     """Nothing at its end, which comes by us where it has hung: engines that are new nobody would hear of."""
     assert process.stdout is not None
+    reading = asyncio.ensure_future(process.stdout.readline())
     try:
-        async with asyncio.timeout(SILENCE_S):
-            return await process.stdout.readline()
-    except TimeoutError:
-        log.error("the process that asks Ray for engines has said nothing for %g s: it is ended", SILENCE_S)
-        process.kill()
-        return b""
+        for _ in range(LOOKS):
+            await asyncio.wait([reading], timeout=SILENCE_S / LOOKS)
+            if reading.done():
+                return reading.result()
+    finally:
+        reading.cancel()
+    log.error("the process that asks Ray for engines has said nothing for %g s: it is ended", SILENCE_S)
+    process.kill()
+    return b""
 
 
 async def _say(look: Callable[[], Pieces[dict[str, Demand]]], lines: asyncio.StreamWriter) -> None:

@@ -15,6 +15,7 @@ from realtime.text.decoded_turn import DecodedTurn, Turns
 
 KEPT_S = 3600.0
 BYTE_LIMIT = 64 << 20
+OLD_AT_ONCE = 100  # that are forgotten: very many may be old by now, and everybody waits meanwhile
 
 
 class _Kept(NamedTuple):
@@ -39,8 +40,11 @@ class DecodedTurns:
         self._expire(now)
         ids = (message.tool_calls[0].id for message in frame.messages if message.tool_calls)
         found = ((call_id, self._kept.get((tenant, model, call_id))) for call_id in ids)
-        return {call_id: kept.turn for call_id, kept in found if kept is not None}
+        return {call_id: kept.turn for call_id, kept in found if kept is not None and kept.until > now}
 
     def _expire(self, now: float) -> None:
-        while (oldest := self._kept.oldest) is not None and oldest[1].until <= now:
+        for _ in range(OLD_AT_ONCE):
+            oldest = self._kept.oldest
+            if oldest is None or oldest[1].until > now:
+                return
             self._kept.pop(oldest[0])

@@ -16,6 +16,7 @@ KEPT_S = 300.0
 STREAM_LIMIT = 4_096
 BYTE_LIMIT = 20 << 20  # of tokens and events, of all that are kept
 NAME_LIMIT = 4_096  # names of streams that are kept no longer
+OLD_AT_ONCE = 100  # that are forgotten: thousands may be old by now, and everybody waits meanwhile
 
 
 class EndedStream(NamedTuple):
@@ -41,7 +42,11 @@ class EndedStreams:
     def find(self, key: StreamKey, now: float) -> EndedStream | None:
         """A stream that has ended, if all of it is still there."""
         self._expire(now)
-        return self._kept.get(key)
+        ended = self._kept.get(key)
+        if ended is None or ended.until > now:
+            return ended
+        self._keep_name_alone(key)
+        return None
 
     def remembers(self, key: StreamKey) -> bool:
         """Whether there ever was such a stream, as far as is known."""
@@ -52,9 +57,15 @@ class EndedStreams:
         self._names.pop(key)
 
     def _expire(self, now: float) -> None:
-        while (oldest := self._kept.oldest) is not None and oldest[1].until <= now:
-            self._kept.pop(oldest[0])
-            self._keep_name(oldest[0])
+        for _ in range(OLD_AT_ONCE):
+            oldest = self._kept.oldest
+            if oldest is None or oldest[1].until > now:
+                return
+            self._keep_name_alone(oldest[0])
+
+    def _keep_name_alone(self, key: StreamKey) -> None:
+        self._kept.pop(key)
+        self._keep_name(key)
 
     def _keep_name(self, key: StreamKey) -> None:
         self._names.put(key.tenant, key, None)

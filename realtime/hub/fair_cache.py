@@ -8,6 +8,7 @@ all the room. What a thing weighs is said when it comes. Pure: it knows neither 
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
@@ -58,8 +59,9 @@ class _Entry(NamedTuple, Generic[O, V]):
 class FairCache(Generic[O, K, V]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._entries: dict[K, _Entry[O, V]] = {}  # the oldest first, as in the next
-        self._keys_of: dict[O, dict[K, None]] = {}
+        # The oldest first, as in the next: a dict would look for it among all that have gone.
+        self._entries = OrderedDict[K, _Entry[O, V]]()
+        self._keys_of: dict[O, OrderedDict[K, None]] = {}
         self._holdings = Holdings[O]()
 
     def __len__(self) -> int:
@@ -81,7 +83,7 @@ class FairCache(Generic[O, K, V]):
         """Returns what had to go for it, which may be itself. `weight` is above 0."""
         self.pop(key)
         self._entries[key] = _Entry(owner, value, weight)
-        self._keys_of.setdefault(owner, {})[key] = None
+        self._keys_of.setdefault(owner, OrderedDict())[key] = None
         self._holdings.change(owner, weight)
         gone = []
         while self._holdings.total > self._limit:

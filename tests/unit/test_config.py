@@ -77,9 +77,11 @@ def test_help_documents_every_option_with_its_default_and_variable(
         parse(["--help"], {})
     assert exit_.value.code == 0
     words = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert "(default )" not in words, "what has none says none"
     for field in dataclasses.fields(Options):
         assert f"--{field.name.replace('_', '-')} " in words
-        assert f"(default {field.default}) [MIDSTREAM_{field.name.upper()}]" in words
+        default = "" if field.default == "" else f"(default {field.default}) "
+        assert f"{default}[MIDSTREAM_{field.name.upper()}]" in words
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import CalledFunction, Function, Message, MessageToolCall, Tool
+from realtime.hub import decoded_turns
 from realtime.hub.decoded_turns import KEPT_S, DecodedTurns
+from realtime.hub.fair_cache import FairCache
 from realtime.text import tokenizer as tokenizer_module
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import DecodedCall, DecodedTurn, known_turns
@@ -197,6 +199,26 @@ def test_they_are_kept_by_tenant_and_model_and_for_a_while() -> None:
     assert kept.told_in("alice", "other", frame, 1.0) == {}, "its tokens are others"
     assert kept.told_in("alice", "toy", protocol.Start(request_id="a", messages=ASKED), 1.0) == {}
     assert kept.told_in("alice", "toy", frame, KEPT_S) == {}
+
+
+def test_of_very_many_that_are_old_a_few_are_forgotten_at_once_and_none_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decoded_turns, "OLD_AT_ONCE", 2)
+    kept, of, forgotten = DecodedTurns(), tokenizer(), list[object]()
+    turns = [decoded(of, f"abcdefg{number:02}") for number in range(5)]
+    for turn in turns:
+        kept.add("alice", "toy", turn, 0.0)
+    pop = FairCache.pop
+
+    def count(cache: FairCache[Any, Any, Any], key: object) -> None:
+        forgotten.append(key)
+        pop(cache, key)
+
+    monkeypatch.setattr(FairCache, "pop", count)
+    frame = protocol.Start(request_id="a", messages=[*ASKED, *map(told, turns)])
+    assert kept.told_in("alice", "toy", frame, KEPT_S) == {}
+    assert len(forgotten) == 2
 
 
 def test_and_in_so_many_bytes() -> None:

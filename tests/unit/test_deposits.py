@@ -56,6 +56,28 @@ def test_one_tenant_has_so_many_until_they_are_used_or_old_and_others_keep_their
     assert deposits.leave(b"later", b"", 10, now=11, tenant=1)
 
 
+def test_of_very_many_that_are_old_a_few_are_taken_away_at_once_and_none_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(own, "OLD_AT_ONCE", 2)
+    monkeypatch.setattr(own, "MOST_OF_A_TENANT", 3)
+    deposits, taken = Deposits(), list[bytes]()
+    for tenant in (1, 2):
+        for name in (b"a", b"b", b"c"):
+            assert deposits.leave(b"%d%b" % (tenant, name), b"what", 10, now=0, tenant=tenant)
+    take = deposits._take
+
+    def count(name: bytes) -> own.Deposit | None:
+        taken.append(name)
+        return take(name)
+
+    monkeypatch.setattr(deposits, "_take", count)
+    assert deposits.leave(b"new", b"what", 10, now=10, tenant=3)
+    assert taken == [b"1a", b"1b", b"new"]
+    assert deposits.collect(b"2c", now=10) is None
+    assert deposits.leave(b"newer", b"what", 10, now=10, tenant=2), "two of its own are old, too"
+
+
 # -- of gateways, with engines ----------------------------------------------------------------------
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import pytest
+
 from engine import api
+from realtime.hub import ended_streams
 from realtime.hub.ended_streams import KEPT_S, NAME_LIMIT, STREAM_LIMIT, EndedStreams
+from realtime.hub.fair_cache import FairCache
 from realtime.hub.stream_key import StreamKey
 from realtime.stream.stream import Stream
 from tests.fakes.lone_stream import RUN_OUT, LoneStream
@@ -47,6 +54,27 @@ def test_it_is_kept_for_so_long_and_its_name_for_longer() -> None:
     assert there.find(A, NOW + KEPT_S) is None
     assert there.remembers(A)
     assert there.find(A, NOW) is None, "what is gone is gone"
+
+
+def test_of_thousands_that_are_old_a_few_are_forgotten_at_once_and_none_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ended_streams, "OLD_AT_ONCE", 2)
+    there, keys, forgotten = EndedStreams(), named(5), list[object]()
+    for key in keys:
+        there.add(key, ended(), b"", NOW)
+    pop = FairCache.pop
+
+    def count(cache: FairCache[Any, Any, Any], key: object) -> None:
+        forgotten.append(key)
+        pop(cache, key)
+
+    monkeypatch.setattr(there._kept, "pop", partial(count, there._kept))
+    assert there.find(keys[4], NOW + KEPT_S) is None
+    assert forgotten == [keys[0], keys[1], keys[4]]
+    assert there.find(keys[3], NOW + KEPT_S) is None
+    assert len(there._kept) == 0
+    assert all(map(there.remembers, keys))
 
 
 def test_the_oldest_goes_when_there_are_too_many() -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from engine import api
 from engine.int32 import of_int32
-from engine.listening import limits
+from engine.listening import kept_streams, limits
 from engine.listening.journal import Journal
 from engine.listening.kept_streams import KeptStream, KeptStreams
 
@@ -153,6 +153,26 @@ def test_one_that_has_ended_is_kept_for_a_while() -> None:
     streams.tell(begun(streams), end(), 10.0)
     assert streams.find(b"key", 9.9 + limits.ENDED_S) is not None
     assert streams.find(b"key", 10.0 + limits.ENDED_S) is None
+
+
+def test_of_very_many_that_are_old_a_few_are_dropped_at_once_and_none_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kept_streams, "OLD_AT_ONCE", 2)
+    streams, dropped = KeptStreams[str](), list[bytes]()
+    for key in (b"a", b"b", b"c", b"d", b"e"):
+        streams.tell(begun(streams, key), end(), 0.0)
+    drop = streams.drop
+
+    def count(kept: KeptStream[str]) -> None:
+        dropped.append(kept.journal.keep.key)
+        drop(kept)
+
+    monkeypatch.setattr(streams, "drop", count)
+    assert streams.find(b"e", limits.ENDED_S) is None
+    assert dropped == [b"a", b"b", b"e"]
+    assert streams.find(b"other", limits.ENDED_S) is None
+    assert dropped == [b"a", b"b", b"e", b"c", b"d"]
 
 
 def test_a_stream_that_is_submitted_again_goes_on_and_one_that_was_elsewhere_cannot_be_built() -> None:

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -389,6 +391,17 @@ async def test_an_agent_that_has_hung_is_ended_and_another_takes_its_place(
     which = "the process that asks Ray for engines"
     assert f"{which} has said nothing for 0.05 s: it is ended" in caplog.messages
     assert f"{which} has ended with status -9; it is started anew" in caplog.messages
+
+
+async def test_an_agent_has_not_hung_where_its_gateway_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_agent, "SILENCE_S", 0.02)
+    loop, stdout = asyncio.get_running_loop(), asyncio.StreamReader()
+    process = MagicMock(stdout=stdout)
+    loop.call_soon(time.sleep, 2 * ray_agent.SILENCE_S)
+    # What it says is due by then, as is its time, and comes to us by another turn of the loop.
+    loop.call_later(0.0, loop.call_soon, stdout.feed_data, b"\n")
+    assert await ray_agent._next_line(process) == b"\n"
+    process.kill.assert_not_called()
 
 
 @pytest.mark.parametrize(
