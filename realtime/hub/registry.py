@@ -45,8 +45,8 @@ class LiveStream(Struct, eq=False):
 
     @property
     def may_be_adopted(self) -> bool:
-        """By another gateway."""
-        return self.engine is not None and self.stream.outlives_us
+        """By another gateway: not where its engine is gone, and the stream is not told so yet."""
+        return self.engine is not None and not self.engine.is_lost and self.stream.outlives_us
 
     @property
     def step(self) -> int:

@@ -65,16 +65,23 @@ class TaggedCall:
         if self._phase != "value" or not self._begun:
             return at
         while self._read:
-            if self._may_end.match(self._read + text[at : at + len(self._value_end)]):
+            may_end = self._may_end.match(self._read + text[at : at + len(self._value_end)])
+            if may_end or self._short_until(text, at) < at:
                 return at
             self._take(self._read[0])
             self._read = self._read[1:]
         found = self._may_end.search(text, at)
         end = found.start() if found else len(text)
-        if not self._is_text:
-            end = max(at, min(end, at + LONGEST_VALUE - len(self._value)))
+        end = max(at, min(end, self._short_until(text, at)))
         self._take(text[at:end])
         return end
+
+    def _short_until(self, text: str, at: int) -> int:
+        """How far the value is surely not too long, if it goes on there: behind that it breaks off as soon as
+        what looked like its end is known to be none, and that is found one by one."""
+        if self._is_text:
+            return len(text)
+        return at + LONGEST_VALUE - len(self._value) - len(self._value_end) - self._newlines
 
     def copy(self) -> TaggedCall:
         return copy.copy(self)

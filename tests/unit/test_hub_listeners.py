@@ -210,6 +210,22 @@ def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.Mo
     assert [stream.request_id for stream in server.hub.streams] == ["stays"]
 
 
+def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is it where that is not told yet of all whom a lost engine had: nobody keeps it."""
+    monkeypatch.setattr("realtime.hub.serving.LOST_A_TURN", 1)
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(start(request_id=name, params=SHORT, on_disconnect="continue"))
+    server.tick()
+    server.kill_engine()
+    server.hub.hand_over({listener: listener.lose})
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "b"]
+    assert listener.lost == []
+
+
 # -- starting again --------------------------------------------------------------------------------
 
 

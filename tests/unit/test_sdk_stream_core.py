@@ -254,6 +254,11 @@ def test_a_replayed_event_is_passed_over() -> None:
     assert core.text == "xxx"
 
 
+def test_an_end_that_is_told_once_more_is_passed_over() -> None:
+    core = StreamCore()
+    assert [core.receive(replace(final("r", 0, "stop"), seq=0)) for _ in range(2)] == [True, False]
+
+
 @pytest.mark.parametrize(
     "event",
     [

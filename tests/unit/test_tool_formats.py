@@ -404,6 +404,21 @@ def test_what_stands_in_a_string_is_read_in_runs(
     assert len(steps) < 300
 
 
+@pytest.mark.parametrize("name", [name for name in SPELT if BY_NAME[name].tags.value_end])
+def test_what_is_too_long_breaks_off_where_it_does_under_any_cut(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has what looks like its end: that is held until it is known to be none."""
+    monkeypatch.setattr("realtime.tools.tagged_call.LONGEST_VALUE", 64)
+    pieces = pieces_of(name, single=False)
+    almost = BY_NAME[name].tags.value_end[:-2] + "-"
+    for before in range(30, 70):
+        number = int("1" * before)
+        text = SPELT[name]([("find", {"n": number})]).replace(f"{number}", f"{number}{almost * 3}")
+        at_once = told(pieces.reader(OFFERED), pieces.tokens(text, []))
+        assert at_once.said == told(pieces.reader(OFFERED), pieces.tokens(text)).said, before
+
+
 @pytest.mark.parametrize(("name", "behind"), [("lfm2", ","), ("glm", "find\n")])
 def test_blanks_before_an_argument_are_read_in_runs(
     name: str, behind: str, monkeypatch: pytest.MonkeyPatch

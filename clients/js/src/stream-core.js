@@ -220,8 +220,9 @@ export class StreamCore {
    */
   #isNew({ seq, type }) {
     if (!Number.isInteger(seq)) throw new ProtocolError(`a ${type} event without a seq`);
+    const ends = type === "final" && !this.final;
     // Nothing would follow it, and nobody hear of an end.
-    if (seq <= this.#seq && type === "final") throw new ProtocolError(`the end, event ${seq}, followed event ${this.#seq}`);
+    if (seq <= this.#seq && ends) throw new ProtocolError(`the end, event ${seq}, followed event ${this.#seq}`);
     if (seq <= this.#seq) return false;
     if (seq !== this.#seq + 1 && type !== "snapshot") {
       throw new ProtocolError(`event ${this.#seq + 1} is missing: event ${seq} followed ${this.#seq}`);

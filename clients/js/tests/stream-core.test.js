@@ -153,6 +153,12 @@ test("a replayed event is passed over", () => {
   assert.equal(core.text, "xxx");
 });
 
+test("an end that is told once more is passed over", () => {
+  const core = new StreamCore();
+  const end = /** @type {any} */ ({ type: "final", request_id: "r", seq: 0, index: 0, finish_reason: "stop" });
+  assert.deepEqual([core.receive(end), core.receive(end)], [true, false]);
+});
+
 test("an event of a kind that is not known yet is passed over, and is none that is missing", () => {
   const core = new StreamCore();
   const feed = feeding(core);

@@ -275,7 +275,8 @@ class StreamCore:
     def _is_new(self, event: StreamEvent) -> bool:
         """Events count from 0 without a gap; a replay repeats some, and a snapshot stands for many."""
         seq = _seq(event)
-        if seq <= self.seq and isinstance(event, Final):  # nothing would follow it, and nobody hear of an end
+        ends = isinstance(event, Final) and self.final is None
+        if seq <= self.seq and ends:  # nothing would follow it, and nobody hear of an end
             raise ProtocolError(f"the end, event {seq}, followed event {self.seq}")
         if seq <= self.seq:
             return False
