@@ -32,7 +32,7 @@ class MemoryLine:
         self._firsts: dict[int, Sequence] = {}  # by tenant
         self._passing: dict[int, int] = {}  # tenants that let others pass, until which step
         self.stood_first = set[int]()  # tenants, in this step
-        self._held_back: dict[int, tuple[int, int]] = {}  # tenants, up to which priority and which step
+        self._held_back: dict[int, tuple[int, int]] = {}  # tenants, up to which priority, until which step
         self._looks: dict[int, Look] = {}  # by stream: of who looked before its turn, in this step
 
     def begin_step(self, step: int) -> Iterable[int]:
@@ -41,7 +41,7 @@ class MemoryLine:
         self._looks.clear()
         for tenant in [tenant for tenant, until in self._passing.items() if until <= step]:
             del self._passing[tenant]
-        for tenant in [tenant for tenant, (_, last) in self._held_back.items() if last < step]:
+        for tenant in [tenant for tenant, (_, until) in self._held_back.items() if until <= step]:
             del self._held_back[tenant]
         return self._passing
 
@@ -57,8 +57,9 @@ class MemoryLine:
         priority, _ = self._held_back.get(sequence.tenant, (None, 0))
         return priority is not None and sequence.priority <= priority
 
-    def looked_in_vain(self, sequence: Sequence, look: Look) -> None:
+    def looked_in_vain(self, sequence: Sequence, step: int, look: Look) -> None:
         self._looks[sequence.stream] = look
+        self._hold_back(look.givers, sequence.priority, step + 1)
 
     def look_of(self, sequence: Sequence) -> Look | None:
         """The one that it had in this step, and need not have again."""
@@ -73,7 +74,10 @@ class MemoryLine:
         if not closed:
             next_look += look.lookups * (1 + len(self._passing)) // VAIN_LOOKUPS
             self._passing[tenant] = next_look
-        for giver in look.givers:
-            held_back = self._held_back.get(giver, (sequence.priority, next_look))
-            self._held_back[giver] = max(held_back[0], sequence.priority), max(held_back[1], next_look)
+        self._hold_back(look.givers, sequence.priority, next_look)
         return closed
+
+    def _hold_back(self, tenants: Several[int], priority: int, until: int) -> None:
+        for tenant in tenants:
+            before = self._held_back.get(tenant, (priority, until))
+            self._held_back[tenant] = max(before[0], priority), max(before[1], until)

@@ -459,7 +459,7 @@ class Scheduler:
             if look and in_line:
                 self._let_nobody_overtake(sequence, look)
             elif look:
-                self._memory_line.looked_in_vain(sequence, look)
+                self._memory_line.looked_in_vain(sequence, self.steps, look)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
