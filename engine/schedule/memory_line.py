@@ -2,12 +2,14 @@
 
 Nobody overtakes the first in line, but where its own tenant's streams hold what it needs, or where it waits
 in vain: then its tenant lets others pass. It looks for memory again before others have rows, which they keep
-in a step, since a tenant that has more may give it some. It knows sequences and numbers, and no memory.
+in a step, since a tenant that has more may give it some. Tenants that are to give it some in its turn begin
+nothing before it, whoever passes. It knows sequences and numbers, and no memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence as Several
 from typing import NamedTuple
 
 from engine.schedule.closed_line import ClosedLine
@@ -21,6 +23,7 @@ class Look(NamedTuple):
 
     lookups: int  # of blocks in the cache
     own: bool  # whether streams of its own tenant hold what it needs
+    givers: Several[int]  # tenants that are to give it some in its turn
 
 
 class MemoryLine:
@@ -29,6 +32,7 @@ class MemoryLine:
         self._firsts: dict[int, Sequence] = {}  # by tenant
         self._passing: dict[int, int] = {}  # tenants that let others pass, until which step
         self.stood_first: dict[int, Sequence] = {}  # by tenant, in this step: the last
+        self._held_back: dict[int, tuple[int, int]] = {}  # tenants, up to which priority, until which step
         self._looks: dict[int, Look] = {}  # by stream: of who looked before its turn, in this step
 
     def begin_step(self, step: int) -> Iterable[int]:
@@ -37,6 +41,8 @@ class MemoryLine:
         self._looks.clear()
         for tenant in [tenant for tenant, until in self._passing.items() if until <= step]:
             del self._passing[tenant]
+        for tenant in [tenant for tenant, (_, until) in self._held_back.items() if until <= step]:
+            del self._held_back[tenant]
         return self._passing
 
     def leave_before_rows(self) -> list[Sequence]:
@@ -46,8 +52,14 @@ class MemoryLine:
             del self._firsts[first.tenant]
         return firsts
 
-    def looked_in_vain(self, sequence: Sequence, look: Look) -> None:
+    def holds_back(self, sequence: Sequence) -> bool:
+        """Whether it would take anew what its tenant is to give."""
+        priority, _ = self._held_back.get(sequence.tenant, (None, 0))
+        return priority is not None and sequence.priority <= priority
+
+    def looked_in_vain(self, sequence: Sequence, step: int, look: Look) -> None:
         self._looks[sequence.stream] = look
+        self._hold_back(look.givers, sequence.priority, step + 1)
 
     def look_of(self, sequence: Sequence) -> Look | None:
         """The one that it had in this step, and need not have again."""
@@ -58,7 +70,14 @@ class MemoryLine:
         tenant = sequence.tenant
         self._firsts[tenant] = sequence
         self.stood_first[tenant] = sequence
-        if not look.own and self._closed.close(step, free):
-            return True
-        self._passing[tenant] = step + 1 + look.lookups * (1 + len(self._passing)) // VAIN_LOOKUPS
-        return False
+        closed, next_look = not look.own and self._closed.close(step, free), step + 1
+        if not closed:
+            next_look += look.lookups * (1 + len(self._passing)) // VAIN_LOOKUPS
+            self._passing[tenant] = next_look
+        self._hold_back(look.givers, sequence.priority, next_look)
+        return closed
+
+    def _hold_back(self, tenants: Several[int], priority: int, until: int) -> None:
+        for tenant in tenants:
+            before = self._held_back.get(tenant, (priority, until))
+            self._held_back[tenant] = max(before[0], priority), max(before[1], until)

@@ -448,6 +448,9 @@ class Scheduler:
     def _admit(self, batch: Batch, sequence: Sequence, *, in_line: bool = True) -> bool:
         """Give a sequence without blocks its memory, if there is room for all of its tokens and one more, and
         nobody computes already what it begins with. `in_line`: it is its turn."""
+        if self._memory_line.holds_back(sequence):
+            self._let_others_pass(sequence)
+            return False
         look = self._memory_line.look_of(sequence)
         if look is not None and not self._evicted:  # it would find no more than a moment ago
             self._let_nobody_overtake(sequence, look)
@@ -459,12 +462,12 @@ class Scheduler:
             self._prompts.close()
         follows = self._prefixes.follow(sequence)
         if follows or not self._make_room(sequence, sequence.num_tokens + 1):
-            look = None if follows else Look(lookups, self._is_held_by_its_own(sequence))
+            look = None if follows else self._look(sequence, lookups)
             self.cache.release(sequence)
             if look and in_line:
                 self._let_nobody_overtake(sequence, look)
             elif look:
-                self._memory_line.looked_in_vain(sequence, look)
+                self._memory_line.looked_in_vain(sequence, self.steps, look)
             return False
         found = self._load_from_host(sequence)
         if sequence.preempted:
@@ -483,14 +486,21 @@ class Scheduler:
         if self._memory_line.stand_first(sequence, self.steps, look, free=self.cache.blocks.available):
             self._prompts.close()
         else:
-            self._prompts.close_to(sequence.tenant)
-            sequence.last_served = self.steps  # it had its turn: nor is it due before them
+            self._let_others_pass(sequence)
 
-    def _is_held_by_its_own(self, sequence: Sequence) -> bool:
+    def _let_others_pass(self, sequence: Sequence) -> None:
+        self._prompts.close_to(sequence.tenant)
+        sequence.last_served = self.steps  # it had its turn: nor is it due before them
+
+    def _look(self, sequence: Sequence, lookups: int) -> Look:
+        needs = sum(self.cache.missing(sequence, sequence.num_tokens + 1))
+        givers = self._holders.givers(sequence, needs - self.cache.blocks.available, self.steps)
+        return Look(lookups, self._is_held_by_its_own(sequence, needs), givers)
+
+    def _is_held_by_its_own(self, sequence: Sequence, needs: int) -> bool:
         """Whether its tenant's streams hold as much as it needs beside what it shares with them, or so much
         that there is never room for both. What it lacks is no measure: the more comes free for it, the
         sooner they would hold that."""
-        needs = sum(self.cache.missing(sequence, sequence.num_tokens + 1))
         beside = self.cache.total - len(sequence.held_blocks) - needs
         return self._holders.hold(sequence.tenant, min(needs, beside + 1), self.steps)
 

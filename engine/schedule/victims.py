@@ -58,6 +58,7 @@ class Holders:
         self._all = Ranking()  # by rank
         self._tenants = Counter[int]()  # of all of them
         self._holdings: tuple[int, Holdings] | None = None  # in a step
+        self._had: dict[int, tuple[int, dict[int, int]]] = {}  # by priority: in which step, and each tenant
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
         self._changes = 0  # times that somebody may hold something else
 
@@ -108,6 +109,21 @@ class Holders:
             return True  # whoever lacks them
         holdings = self._holdings_in(step)
         return holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+
+    def givers(self, claimant: Sequence, blocks: int, step: int) -> list[int]:
+        """Tenants that are to give a newcomer so many in its turn, if they have them. What they began
+        meanwhile, as forks or when short ones end, would never have had theirs. In every other turn: not all
+        that they have may be its to take."""
+        if turns_of(claimant, step) % 2 == 0:
+            return []
+        looked_at, has = self._had.get(claimant.priority, (step - A_STEP, {}))
+        if step - looked_at >= A_STEP:
+            holdings = self._holdings_in(step)
+            has = {one.tenant: holdings.of(one.tenant) for one in self._equals(claimant)}
+            self._had[claimant.priority] = step, has
+        others = {tenant: count for tenant, count in has.items() if tenant != claimant.tenant}
+        givers = self._give_in_turn(claimant, step, others)
+        return givers if sum(has[one] for one in givers) >= blocks else []
 
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
@@ -215,12 +231,15 @@ class Holders:
         """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
         most, and more than its own. So whoever needs what ten have gets it for an eleventh of the time, and
         nobody by waiting for its own tenant."""
-        if turns := turns_of(claimant, step):
-            has = self._holdings_in(step).of
-            own = has(claimant.tenant) + len(claimant.held_blocks)
-            more = [tenant for tenant in others if has(tenant) > own]
-            for tenant in nlargest(turns, more, key=has):
+        if turns_of(claimant, step):
+            holdings = self._holdings_in(step)
+            for tenant in self._give_in_turn(claimant, step, {one: holdings.of(one) for one in others}):
                 yield from (one for one in others[tenant].values() if turns_of(one, step))
+
+    def _give_in_turn(self, claimant: Sequence, step: int, has: dict[int, int]) -> list[int]:
+        own = self._holdings_in(step).of(claimant.tenant) + len(claimant.held_blocks)
+        more = [tenant for tenant, blocks in has.items() if blocks > own]
+        return nlargest(turns_of(claimant, step), more, key=has.__getitem__)
 
     def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
         """The last to come first."""

@@ -39,8 +39,8 @@ class Worker:
 
     def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
         if not self._begun:
-            self._begun = True
             self._begin_thread()
+            self._begun = True
         done = Future[Any]()
         with self._lock:
             self._lines.setdefault(owner, deque()).append(partial(_do, work, done))
@@ -55,11 +55,14 @@ class Worker:
         with self._lock:
             if not self._lines.keys() - {owner}:
                 return
+            try:
+                self._begin_thread()  # which waits for the lock
+            except RuntimeError:  # there are as many as there may be: others wait, as behind any piece
+                return
             line = self._lines.pop(owner, deque())
             line.appendleft(partial(_resume, resumed))
             self._lines[owner] = line
         self._given.put(None)
-        self._begin_thread()
         resumed.wait()
         self._begin_turn(owner)
 

@@ -171,6 +171,7 @@ class Mix:
             and one.stream not in running
             and one.stream not in self.scheduler._evicted
             and not self.scheduler._prefixes.follows(one)
+            and not self.scheduler._memory_line.holds_back(one)
         ]
         available = self.cache.free + self.cache.cached
         needed = [self.cache.blocks_for(one.num_tokens + 1) - len(one.blocks) for one in waiting]

@@ -417,6 +417,54 @@ def test_whoever_needs_what_several_tenants_have_waits_for_as_many_turns() -> No
     assert [one.stream for one in holders if one.evicted] == [2, 3, 4]
 
 
+def test_who_is_to_give_memory_in_turn_takes_none_anew_before_it_in_every_other_turn() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
+    short, longer = (driver.add(one, 4 * 47, tenant=1, credit=1) for one in (1, 2))
+    driver.steps(4)
+    large = driver.add(20, 4 * 60, tenant=2, credit=1)
+    large.memory_since -= A_TURN
+    driver.steps(2)
+    driver.scheduler.remove(short)
+    anew = driver.add(21, 4 * 9, tenant=1, credit=1)
+    higher = driver.add(22, 4, tenant=1, priority=1, credit=1)
+    other = driver.add(23, 4 * 9, tenant=3, credit=1)
+    go_on(driver, [longer, anew, higher, other], 3 * IN_VAIN)
+    assert higher.admitted
+    assert other.admitted, "which has less than it needs"
+    assert not anew.admitted
+    assert not large.admitted
+    large.memory_since -= A_TURN
+    go_on(driver, [longer, anew, higher, other], 3 * IN_VAIN)
+    assert anew.admitted
+    assert not large.admitted
+    for one in (anew, higher, other):
+        driver.scheduler.remove(one)
+    large.memory_since -= A_TURN
+    go_on(driver, [longer], 8)
+    anew = driver.add(24, 4 * 47, tenant=1, credit=1)
+    go_on(driver, [longer], 3 * IN_VAIN)
+    assert not anew.admitted
+    driver.scheduler.remove(longer)
+    driver.steps(8)
+    assert large.admitted
+    driver.scheduler.remove(large)
+    driver.steps(8)
+    assert anew.admitted, "which waited for nobody else"
+
+
+def test_but_not_before_one_that_lacks_more_than_it_has() -> None:
+    driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
+    holders = [driver.add(one, 4 * count, tenant=one, credit=1) for one, count in ((1, 39), (2, 37))]
+    driver.steps(4)
+    large = driver.add(20, 4 * 80, tenant=3, credit=1)
+    large.memory_since -= A_TURN
+    go_on(driver, holders, 8)
+    anew = driver.add(21, 4 * 4, tenant=1, credit=1)
+    go_on(driver, [*holders, anew], 3 * IN_VAIN)
+    assert anew.admitted
+    assert not large.admitted
+
+
 def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
     driver = SchedulerDriver(blocks=40, step_tokens=64, batch_rows=32)
     small = driver.add(1, 4 * 9, tenant=2, credit=1)

@@ -81,6 +81,23 @@ def test_what_fails_behind_its_turn_says_so_and_ends_nobody_else() -> None:
     assert came == ["b", "a"]
 
 
+def test_where_no_more_threads_may_begin_a_piece_goes_on_and_so_do_all_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    came = list[str]()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def long() -> None:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        give_way()
+        came.append("a")
+
+    work_off(("a", long), *((one, lambda one=one: came.append(one)) for one in ("b", "c")))
+    assert came == ["a", "b", "c"]
+
+
 def test_where_no_worker_works_there_is_nobody_to_give_way_to() -> None:
     give_way()
 
