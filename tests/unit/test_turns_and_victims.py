@@ -431,12 +431,12 @@ def test_who_is_to_give_memory_in_turn_takes_none_anew_before_it_in_every_other_
     go_on(driver, [longer, anew, higher, other], 3 * IN_VAIN)
     assert higher.admitted
     assert other.admitted, "which has less than it needs"
-    assert not anew.admitted
-    assert not large.admitted
+    assert not anew.blocks
+    assert not large.blocks
     large.memory_since -= A_TURN
     go_on(driver, [longer, anew, higher, other], 3 * IN_VAIN)
     assert anew.admitted
-    assert not large.admitted
+    assert not large.blocks
     for one in (anew, higher, other):
         driver.scheduler.remove(one)
     large.memory_since -= A_TURN
@@ -462,7 +462,7 @@ def test_but_not_before_one_that_lacks_more_than_it_has() -> None:
     anew = driver.add(21, 4 * 4, tenant=1, credit=1)
     go_on(driver, [*holders, anew], 3 * IN_VAIN)
     assert anew.admitted
-    assert not large.admitted
+    assert not large.blocks
 
 
 def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
