@@ -25,8 +25,3 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.
 settings.register_profile("midstream", deadline=None)
 settings.load_profile("midstream")
-
-
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors: tests wait much of their time, for processes and for clocks."""
-    return 1 + len(os.sched_getaffinity(0))
