@@ -164,6 +164,7 @@ async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_i
         engine.start()
         await engine.until_ready()
         await behind(stream)
+        await second.until(lambda now: now["midstream_engines"] == 1)  # it looks every two seconds
         first.tell(signal.SIGKILL)
         again, snapshot = await come_back(there, stream, "a")
         assert snapshot["index"] >= 16
