@@ -358,9 +358,8 @@ def _length(kind: inspect.StrType | inspect.ListType | inspect.DictType, unit: s
 
 def where_unreadable(data: bytes | str, error: Exception) -> str:
     """To stand behind what is said of JSON or MessagePack that is none."""
-    text = data.decode(errors="ignore") if isinstance(data, bytes) else data
-    if re.search("truncated|surrogate", str(error)) and (half := _HALF_CHARACTER.search(text)):
-        return f": it has half a character, {half[0]}, without its other half"
+    if re.search("truncated|surrogate", str(error)) and (half := _half_character(data)):
+        return f": it has half a character, {half}, without its other half"
     byte = re.search(r"\(byte (\d+)\)", str(error))
     if isinstance(error, RecursionError):
         return ": it is nested too deeply"
@@ -376,6 +375,11 @@ _HALF_CHARACTER = re.compile(
     r"\\u(?<!\\\\u)[dD](?:[89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|[c-fC-F][\da-fA-F]{2}(?<!\\u[dD][89abAB]..\\u[dD]...))"
 )
+
+
+def _half_character(data: bytes | str) -> str | None:
+    half = _HALF_CHARACTER.search(data.decode(errors="ignore") if isinstance(data, bytes) else data)
+    return half and half[0]
 
 
 def _if_short(text: str | None, length: int) -> str | None:

@@ -31,12 +31,12 @@ class HangWatch:
         """`after_s`: between what the engine is sent and what it says; any step is a part of that."""
         self._after_s = after_s
         self._thread = threading.get_ident()
-        self._awaited: list[float] | None = None  # seconds gone by since it was sent something
+        self._awaited: list[float] | None = None  # one number: seconds gone by since it was sent something
 
     def sending(self, send: Callable[[T], None]) -> Callable[[T], None]:
         def sent(what: T) -> None:
             if self._awaited is None:
-                self._awaited = []
+                self._awaited = [0.0]
             send(what)
 
         return sent
@@ -67,8 +67,8 @@ class HangWatch:
         awaited = self._awaited  # the engine may say something meanwhile, and then this is no more looked at
         if awaited is None:
             return False
-        awaited.append(seconds)
-        return sum(awaited) > self._after_s
+        awaited[0] += seconds
+        return awaited[0] > self._after_s
 
     def _where(self) -> str:
         calls = reversed(traceback.extract_stack(sys._current_frames()[self._thread]))
