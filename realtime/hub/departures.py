@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from realtime.hub.listener import Listener
 from realtime.hub.observers import DisconnectCause, Observer
-from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.slices import Slices
 from realtime.hub.stream_accounts import StreamAccounts
 from realtime.hub.subscriptions import Subscriptions
@@ -125,4 +125,4 @@ class Departures:
 
 
 def _weight(left: Left) -> int:
-    return 1 if left.stream is None else 1 + left.stream.num_waiting // REFUSED
+    return 1 if left.stream is None else weight_of_end(left.stream, REFUSED)

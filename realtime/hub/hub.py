@@ -42,7 +42,7 @@ from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
 from realtime.hub.models import Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
-from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.serving import Serving
 from realtime.hub.shares import Shares
 from realtime.hub.slices import Slices
@@ -75,8 +75,7 @@ def _nothing() -> None:
 
 
 def _weight(entry: LiveStream) -> int:
-    """Of one that is to end."""
-    return 1 + entry.stream.num_waiting // REFUSED
+    return weight_of_end(entry.stream, REFUSED)
 
 
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:

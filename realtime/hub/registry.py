@@ -25,6 +25,11 @@ from realtime.stream.stream import Stream
 from realtime.tenants.quota import StreamQuota
 
 
+def weight_of_end(stream: Stream, refused: int) -> int:
+    """Of one that ends in a turn with others: so many commands that its end refuses weigh as one more."""
+    return 1 + stream.num_waiting // refused
+
+
 class Timer(Protocol):
     def cancel(self) -> None: ...
 

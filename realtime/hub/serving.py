@@ -14,7 +14,7 @@ from engine import api
 from midstream.protocol import CatalogModel, ModelState
 from realtime.hub.models import Keeper, KnownModel, Models
 from realtime.hub.observers import Observer
-from realtime.hub.registry import LiveStream, StreamRegistry, Timer
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
 from realtime.hub.submission import Submission
@@ -203,5 +203,4 @@ class Serving:
 
 
 def _weight(entry: LiveStream) -> int:
-    """Of one that may end."""
-    return 1 + entry.stream.num_waiting // REFUSED
+    return weight_of_end(entry.stream, REFUSED)
