@@ -294,10 +294,9 @@ class Hub:
         self._shares.engine_ready(self.serving.engines[number])
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
-        """An engine is gone. `blameless`: it was told to end. Else what it said before it went is taken in
-        first: who is to blame for that hangs on it."""
+        """An engine is gone. `blameless`: it was told to end."""
         if not blameless:
-            self._incoming.finish()
+            self._incoming.engine_died(number)
         lost = self.serving.engines[number]
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)

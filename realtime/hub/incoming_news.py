@@ -2,8 +2,8 @@
 charged to whoever they are for, and told to whoever watches.
 
 Of thousands each turn of the event loop has some; what streams are in the middle of is then as if their news
-were still on the way. So it is where their engine goes as it was told to: what it said and nobody has taken
-in, another says again. It knows neither frames nor who listens.
+were still on the way. So it is where their engine goes: what it said and nobody has taken in, another says
+again. It knows neither frames nor who listens.
 """
 
 from __future__ import annotations
@@ -93,9 +93,13 @@ class IncomingNews:
         else:
             self._lines.add(steps)
 
-    def finish(self) -> None:
-        """Take in all that waits now."""
-        self._lines.finish()
+    def engine_died(self, number: int) -> None:
+        """How far its streams have moved on is known by what it said, also where nobody has taken that in:
+        who is to blame hangs on it."""
+        engine, by_number = self._serving.engines[number], self._registry.by_number
+        waiting = [one.news for one in self._lines if one.step.engine is engine and _moves(one.news)]
+        entries = [entry for news in waiting if (entry := by_number(news.stream)) and entry.engine is engine]
+        self._serving.of_engine(number).progressed(engine, [entry.stream for entry in entries])
 
     def _wait_s(self, stream: int) -> float:
         """Who has guards pays for what they do. While that is owed, and there are others, they read no more;
@@ -166,7 +170,7 @@ class IncomingNews:
                     continue
                 news = one.news
                 computed[entry.key.tenant] += tokens_computed(news)
-                if news.tokens or news.changes:
+                if _moves(news):
                     moved[one.step.engine].append(entry.stream)
                 wake(entry.stream)
             for one in reversed(later):
@@ -276,6 +280,11 @@ class IncomingNews:
         entry.stream.release_kv(entry.step)
         entry.note(Released())
         self._serving.flush()
+
+
+def _moves(news: api.News) -> bool:
+    """Whether their stream has moved on."""
+    return bool(news.tokens or news.changes)
 
 
 def _is_more(news: api.News) -> bool:

@@ -9,8 +9,9 @@ knows neither streams nor engines: whoever makes it says what is dear, and takes
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 
 from msgspec import Struct
@@ -105,12 +106,9 @@ class NewsLines:
         again = replace(self._weighed(replace(one.step, left=1), one.news), is_more=one.is_more)
         self._stand(again).first(again)
 
-    def finish(self) -> None:
-        """Take in all that waits now."""
-        self._plain.finish()
-        for stream in list(self._held):
-            self._take_in(self._held.pop(stream))
-        self._dear.finish(self._take_in)
+    def __iter__(self) -> Iterator[StreamNews]:
+        """All that waits, of each stream in its order."""
+        return chain(self._plain, *self._held.values(), self._dear)
 
     def _stand(self, one: StreamNews) -> Slices[StreamNews]:
         waiting = self._waiting.get(one.news.stream)

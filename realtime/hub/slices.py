@@ -7,8 +7,9 @@ know what the work is.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -57,10 +58,14 @@ class Slices(Generic[T]):
         """What waits need not be done any more."""
         self._waiting.clear()
 
-    def finish(self, work: Callable[[list[T]], None] | None = None) -> None:
-        """Do all that waits now, or other work with it."""
+    def finish(self) -> None:
+        """Do all that waits now."""
         while self._waiting:
-            (work or self._work)(self._slice())
+            self._work(self._slice())
+
+    def __iter__(self) -> Iterator[T]:
+        """What waits, of each owner in its order."""
+        return itertools.chain.from_iterable(self._waiting.values())
 
     def _line_of(self, thing: T) -> deque[T]:
         return self._waiting.setdefault(self._owner(thing), deque())

@@ -347,8 +347,8 @@ class SimulatedServer:
             for news in (news for output in outputs for news in output.news):
                 self.counts.decoded[news.stream] += len(news.tokens)
             self.hub.receive_steps(number, outputs)
-            if not self.in_turns:
-                self.hub._incoming.finish()
+            while not (self.in_turns or self.hub._incoming._lines.empty):
+                self.clock.advance(0)
             self.look()
 
     def tick(self) -> None:

@@ -245,13 +245,15 @@ def test_what_was_begun_is_done_to_its_end_though_its_engine_goes() -> None:
 
 
 def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener]:
-    """Behind that of `a`, for its turn."""
+    """Behind that of `a`, for its turn, and their engine is not the first."""
     monkeypatch.setattr(incoming_news, "NEWS_A_TURN", 1)
     server, _ = opened()
     server.in_turns = True
     listener = RecordingListener(server)
     for name in "ab":
         listener.send(start(name, params=Params(max_tokens=1, ignore_eos=True)))
+    server.kill_engine()
+    server.revive_engine()
     while server.down:
         server.deliver_down()
     while len(server.hub.streams) == 2:
@@ -262,12 +264,20 @@ def where_the_end_of_b_waits(monkeypatch: pytest.MonkeyPatch) -> tuple[Simulated
     return server, listener
 
 
-def test_what_an_engine_said_before_it_went_is_heard_before_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_engine_said_before_it_died_proves_who_is_harmless_and_the_next_says_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     server, listener = where_the_end_of_b_waits(monkeypatch)
-    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+    (waiting,) = server.hub.streams
     server.kill_engine()
+    assert waiting.number not in server.hub.serving.of_engine(0)._recovery.suspects
+    server.revive_engine()
+    assert server.hub.streams == [waiting]
+    while server.hub.streams:
+        server.tick()
+        server.clock.advance(0)
     assert listener.final.request_id == "b"
-    assert not server.hub.streams
+    assert [event.request_id for event in listener.heard if isinstance(event, protocol.Token)] == ["a", "b"]
 
 
 def test_an_end_that_waited_here_answers_a_later_cancel_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,15 +155,20 @@ def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:
     assert not taker.later
 
 
-def test_at_the_end_nothing_waits() -> None:
+def test_what_waits_can_be_looked_at() -> None:
     taker = Taker()
     taker.waits = {100: 0.1}
     taker.add(100)
-    taker.add(100)
-    taker.lines.finish()
-    assert [one.step.output.step for one in taker.held_back] == [1, 2]
+    taker.add(100, *range(101, 110), *range(MOST + 2))
+    waits = [(one.news.stream, one.step.output.step) for one in taker.lines]
+    assert [step for stream, step in waits if stream == 100] == [1, 2]
+    assert len(waits) + len(taker.taken) == 1 + 1 + 9 + MOST + 2
+    assert not set(waits) & set(taker.taken)
+    taker.waits = {}
     taker.later.pop()()
-    assert not taker.turns
+    while taker.turns:
+        taker.turn()
+    assert not list(taker.lines)
 
 
 def test_each_turn_has_some_of_both() -> None:
@@ -173,17 +178,6 @@ def test_each_turn_has_some_of_both() -> None:
         assert sum(stream < 100 for stream, _ in taker.taken) == MOST * turn
         assert sum(stream >= 100 for stream, _ in taker.taken) == MOST // DEAR * turn
         taker.turn()
-
-
-def test_nothing_is_left_behind_a_finish() -> None:
-    taker = Taker()
-    taker.add(*range(100, 140), *range(40))
-    taker.add()
-    taker.lines.finish()
-    assert len(taker.taken) == 80
-    assert taker.told == [1, 2]
-    taker.turn()
-    assert len(taker.taken) == 80
 
 
 @pytest.mark.parametrize("seed", range(20))
