@@ -2,18 +2,23 @@
 may have. Each of the others adds at most a third of the time that the one with the fewest rows has alone.
 
 What is not known is tried, a doubling at a time: a step that is too long is so once. How long a tenant takes
-alone is known of it alone: of another, whose contexts are long, as few rows may take many times as long.
+alone is known of it alone: of another, whose contexts are long, as few rows may take many times as long. All
+that comes beside it goes by that, and a step may be long for reasons of its own: of two looks the shorter
+counts.
 
 It knows numbers alone, and which are one tenant's.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from operator import attrgetter
 
 from engine.step.times_table import KNOWN_STEPS, Seen, TimesTable
 
 PART = 1 / 3  # of others' time, for what comes beside them
+LOOKS = 2  # at how long a tenant's steps take
 TRIED = 8  # one in so many steps has none but those whose time is to be seen
 TENANTS, SELDOM = 4, 64  # of whom it is known: then one in so many, and else it is as of the quickest of them
 
@@ -21,7 +26,8 @@ TENANTS, SELDOM = 4, 64  # of whom it is known: then one in so many, and else it
 class RowTimes:
     def __init__(self) -> None:
         self._table = TimesTable()
-        self._alone: dict[tuple[int, int], Seen] = {}  # of a tenant's steps, by how many digits tokens have
+        # The last looks at a tenant's steps, by how many digits tokens have.
+        self._alone: dict[tuple[int, int], deque[Seen]] = {}
         self._asked, self._tried = 0, -TRIED  # times, and the last of them that something was to be seen
 
     def __bool__(self) -> bool:
@@ -32,7 +38,9 @@ class RowTimes:
         self._table.learn(tokens, seconds)
         if whose is not None:
             key = whose, tokens.bit_length()
-            self._alone[key] = self._table.mean(self._alone.pop(key, None), tokens, seconds)
+            looks = self._alone.pop(key, None) or deque[Seen](maxlen=LOOKS)
+            looks.append(Seen(tokens, seconds, self._table.steps))
+            self._alone[key] = looks
             if len(self._alone) > KNOWN_STEPS + 1:  # the first is known no more
                 del self._alone[next(iter(self._alone))]
 
@@ -44,27 +52,30 @@ class RowTimes:
         what is not theirs. Where it is yet to be seen how long those take alone, None now and then: the step
         is to have nothing else. Else it is as many for each."""
         self._asked += 1
-        alone, some = self._alone_of(whose, fewest.bit_length())
-        if alone is None and self._asked - self._tried >= (SELDOM if some else TRIED):
+        looks = self._looks(whose, fewest.bit_length())
+        base = _shortest(looks) if looks else self._quickest(fewest.bit_length())
+        if len(looks) < LOOKS and self._asked - self._tried >= (SELDOM if base and not looks else TRIED):
             self._tried = self._asked
             return None
-        base = alone or some
         if base is None:
             return tenants * fewest
         part = PART / 2 if beside_prompts else PART
         own_s = base.seconds + self.of(fewest) - self.of(base.tokens)
         return int(self._table.most((1 + part * (tenants - 1)) * own_s))
 
-    def _alone_of(self, whose: int, digits: int) -> tuple[Seen | None, Seen | None]:
-        """What is known of this tenant, and of the quickest, if it is known of several."""
-        alone = self._alone.get((whose, digits))
-        if alone is not None and self._table.is_known(alone):
-            return alone, None
-        others = [
-            seen for (_, count), seen in self._alone.items() if count == digits and self._table.is_known(seen)
-        ]
-        return None, min(others, key=attrgetter("seconds")) if len(others) >= TENANTS else None
+    def _looks(self, whose: int, digits: int) -> list[Seen]:
+        return list(filter(self._table.is_known, self._alone.get((whose, digits), ())))
+
+    def _quickest(self, digits: int) -> Seen | None:
+        """Of the tenants, if it is known of several."""
+        last = [looks[-1] for (_, count), looks in self._alone.items() if count == digits]
+        known = list(filter(self._table.is_known, last))
+        return _shortest(known) if len(known) >= TENANTS else None
 
     def beside(self, tokens: int) -> int:
         """How many more leave so many three quarters of their pace."""
         return max(0, int(self._table.most((1 + PART) * self.of(tokens))) - tokens)
+
+
+def _shortest(seen: Iterable[Seen]) -> Seen:
+    return min(seen, key=attrgetter("seconds"))
