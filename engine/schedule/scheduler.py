@@ -50,12 +50,12 @@ class Scheduler:
         tenant_prefill: int,
         host_cache: HostCache | None = None,
         prompt_tokens: Callable[[int], int] | None = None,
-        most_rows: Callable[[int, int, int, bool], int | None] | None = None,
+        most_rows: Callable[[int, int, int, bool, bool], int | None] | None = None,
     ) -> None:
         """`prompt_tokens`: how many tokens of prompts leave so many rows that decode most of their pace; half
         of a step's, if nobody knows. `most_rows`: how many rows, and drafts, a step of so many tenants may
-        have, of whom this one has the fewest, so many, and maybe prompts; None if it is to have nothing
-        else."""
+        have, of whom this one has the fewest, so many, maybe beside prompts, maybe with nobody who has or
+        drafts more; None if it is to have nothing else."""
         assert step_tokens > 1 and batch_rows > 1, "a step has room for a token and for preparing another"
         assert step_tokens <= cache.windows.chunk, "a window's table has room for a step"
         self.cache = cache
@@ -66,6 +66,7 @@ class Scheduler:
         self.tenant_prefill = tenant_prefill
         self._prompt_tokens = prompt_tokens or (lambda rows: step_tokens // 2)
         self._most_rows = most_rows
+        self.drafts = False  # whether somebody has rows compute any
         self.sequences: dict[int, Sequence] = {}
         self.steps = 0
         self.evictions = 0
@@ -266,7 +267,9 @@ class Scheduler:
             self._most = 0
             return
         least, fewest = min(counts.items(), key=itemgetter(1))
-        most = self._most_rows(max(2, len(counts)), least, fewest, bool(self._prompts))
+        tenants = max(2, len(counts))
+        even = counts.total() == tenants * fewest and not self.drafts
+        most = self._most_rows(tenants, least, fewest, bool(self._prompts), even)
         self._most, self._few_alone = most or 0, most is None
         if not self._few_alone and counts.total() <= self._most:
             return

@@ -32,6 +32,7 @@ class Drafting:
     ) -> None:
         self._scheduler = scheduler
         self._drafters = list(drafters)
+        scheduler.drafts = bool(drafters)
         self._cost = cost or StepCost()
         self._acceptance = WeakKeyDictionary[Sequence, dict[Kind, Acceptance]]()
         self._latest = WeakKeyDictionary[Sequence, Kind]()  # by whom its drafts in flight are

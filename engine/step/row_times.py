@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Iterable
 from operator import attrgetter
 
-from engine.step.times_table import KNOWN_STEPS, Seen, TimesTable
+from engine.step.times_table import Seen, TimesTable
 
 PART = 1 / 3  # of others' time, for what comes beside them
 LOOKS = 2  # at how long a tenant's steps take
+LOOK_STEPS = 1_000  # for which a look counts: at each, others stand still
 TRIED = 8  # one in so many steps has none but those whose time is to be seen
 TENANTS, SELDOM = 4, 64  # of whom it is known: then one in so many, and else it is as of the quickest of them
 
@@ -41,16 +42,21 @@ class RowTimes:
             looks = self._alone.pop(key, None) or deque[Seen](maxlen=LOOKS)
             looks.append(Seen(tokens, seconds, self._table.steps))
             self._alone[key] = looks
-            if len(self._alone) > KNOWN_STEPS + 1:  # the first is known no more
+            if len(self._alone) > LOOK_STEPS + 1:  # the first counts no more
                 del self._alone[next(iter(self._alone))]
 
     def of(self, tokens: float) -> float:
         return self._table.of(tokens)
 
-    def most_of(self, tenants: int, whose: int, fewest: int, beside_prompts: bool) -> int | None:
+    def most_of(
+        self, tenants: int, whose: int, fewest: int, beside_prompts: bool, even: bool = False
+    ) -> int | None:
         """Rows that a step of so many tenants may have, of whom this one has the fewest; prompts have half of
         what is not theirs. Where it is yet to be seen how long those take alone, None now and then: the step
-        is to have nothing else. Else it is as many for each."""
+        is to have nothing else. Else it is as many for each. `even`: each has as many, and nobody drafts, so
+        that nobody need stand still for others to be held back."""
+        if even:
+            return tenants * fewest + (self.beside(tenants * fewest) if self else 0)
         self._asked += 1
         looks = self._looks(whose, fewest.bit_length())
         base = _shortest(looks) if looks else self._quickest(fewest.bit_length())
@@ -64,13 +70,16 @@ class RowTimes:
         return int(self._table.most((1 + part * (tenants - 1)) * own_s))
 
     def _looks(self, whose: int, digits: int) -> list[Seen]:
-        return list(filter(self._table.is_known, self._alone.get((whose, digits), ())))
+        return [look for look in self._alone.get((whose, digits), ()) if self._counts(look)]
 
     def _quickest(self, digits: int) -> Seen | None:
         """Of the tenants, if it is known of several."""
         last = [looks[-1] for (_, count), looks in self._alone.items() if count == digits]
-        known = list(filter(self._table.is_known, last))
+        known = list(filter(self._counts, last))
         return _shortest(known) if len(known) >= TENANTS else None
+
+    def _counts(self, look: Seen) -> bool:
+        return self._table.steps - look.at <= LOOK_STEPS
 
     def beside(self, tokens: int) -> int:
         """How many more leave so many three quarters of their pace."""

@@ -12,7 +12,7 @@ from engine.drafts.interface import Kind
 from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.drafting import Drafting
-from engine.step.row_times import LOOKS, PART, SELDOM, TRIED, RowTimes
+from engine.step.row_times import LOOK_STEPS, LOOKS, PART, SELDOM, TRIED, RowTimes
 from engine.step.times_table import KNOWN_STEPS
 from tests.fakes.clocked_steps import ClockedSteps
 from tests.fakes.scheduler_driver import turns
@@ -48,7 +48,7 @@ def test_how_long_a_tenant_takes_alone_is_to_be_seen_first_and_again_when_that_i
     for _ in range(LOOKS):
         times.learn(3, 0.01, FEW)
     assert times.most_of(2, FEW, 3, False) == 6, "twice what was seen is tried"
-    for _ in range(KNOWN_STEPS + 1):
+    for _ in range(LOOK_STEPS + 1):
         times.learn(40, 0.01)
     assert None in [times.most_of(2, FEW, 3, False) for _ in range(TRIED)]
 
@@ -140,11 +140,23 @@ def test_where_more_rows_cost_nothing_all_have_theirs_in_each_step() -> None:
 
 def test_tenants_with_as_many_rows_and_one_alone_are_not_bounded() -> None:
     clocked = Clocked(row_s=0.01)
-    clocked.driver.decoding(*range(10), tenant=FEW)
-    clocked.driver.decoding(*range(10, 20), tenant=MANY)
-    for _ in range(LOOKS * TRIED + 3):
+    both = clocked.driver.decoding(*range(10), tenant=FEW)
+    both += clocked.driver.decoding(*range(10, 20), tenant=MANY)
+    before = [one.num_outputs for one in both]
+    for _ in range(50):
         clocked.step()
-    assert turns(clocked.driver.steps(5)) == dict.fromkeys(range(20), 5)
+    assert [one.num_outputs - had for one, had in zip(both, before, strict=True)] == [50] * 20
+
+
+def test_where_there_may_be_drafts_one_of_two_stands_still_twice_in_a_thousand_steps() -> None:
+    clocked = Clocked(row_s=0.0001)
+    both = [*clocked.driver.decoding(1, tenant=FEW), *clocked.driver.decoding(2, tenant=MANY)]
+    clocked.draft()
+    before = [one.num_outputs for one in both]
+    for _ in range(LOOK_STEPS):
+        clocked.step()
+    outputs = [one.num_outputs - had for one, had in zip(both, before, strict=True)]
+    assert sorted(outputs) == [LOOK_STEPS - LOOKS, LOOK_STEPS]
 
 
 def test_whoever_comes_when_a_crowd_is_there_waits_no_longer() -> None:
@@ -241,10 +253,10 @@ def test_how_long_anothers_long_row_took_alone_says_nothing_of_who_comes_beside_
 
 def test_of_tenants_that_come_and_go_all_are_remembered_who_were_seen_of_late() -> None:
     times = known(lambda rows: 0.01, *[1] * LOOKS)
-    for tenant in range(MANY, MANY + KNOWN_STEPS - 1):
+    for tenant in range(MANY, MANY + LOOK_STEPS - 1):
         times.learn(1, 0.01, tenant)
     assert not any(times.most_of(2, FEW, 1, False) is None for _ in range(SELDOM))
-    times.learn(1, 0.01, MANY + KNOWN_STEPS)
+    times.learn(1, 0.01, MANY + LOOK_STEPS)
     assert times.most_of(2, FEW, 1, False) is None
 
 
