@@ -142,6 +142,38 @@ async def test_another_answer_than_an_upgrade(status: int, retryable: bool) -> N
     assert (caught.value.code, caught.value.retryable) == (None, retryable)
 
 
+@pytest.mark.parametrize(("status", "retryable"), [(502, True), (407, False)])
+async def test_what_a_proxy_on_the_way_says(
+    monkeypatch: pytest.MonkeyPatch, status: int, retryable: bool
+) -> None:
+    """Of a server that is being started it says 502, 503 or 504; but a password is no matter of time."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(midstream.ConnectionLost, match=str(status)) as caught:
+            await midstream.connect("http://127.0.0.1:9")
+    assert caught.value.retryable == retryable
+
+
+async def test_a_proxy_that_needs_another_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: Any, **__: Any) -> None:
+        raise ImportError("connecting through a SOCKS proxy requires python-socks")
+
+    monkeypatch.setattr("websockets.asyncio.client.connect_socks_proxy", connect)
+    monkeypatch.setenv("socks_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(midstream.ConnectionLost, match="python-socks"):
+        await midstream.connect("http://127.0.0.1:9")
+
+
 async def test_nobody_there() -> None:
     async with FakeServer() as server:
         url = server.url

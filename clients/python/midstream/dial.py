@@ -13,7 +13,7 @@ from ssl import SSLContext
 from typing import Any, Literal, cast
 
 from websockets.asyncio.client import connect as open_socket
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidProxyStatus, InvalidStatus, WebSocketException
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
@@ -103,7 +103,7 @@ class Dialer:
             return cast(Socket, socket)
         except InvalidStatus as refusal:
             raise _refusal(url, refusal.response) from refusal
-        except (OSError, WebSocketException) as error:
+        except (OSError, WebSocketException, ImportError) as error:  # the last of what a proxy needs
             raise ConnectionLost(
                 f"no connection to {url}: {error}", code=None, retryable=_is_transient(error)
             ) from error
@@ -120,7 +120,10 @@ async def _wait_ready(socket: Socket) -> Connection:
 
 
 def _is_transient(error: Exception) -> bool:
-    """The network's troubles may pass; a peer that speaks no WebSocket will not learn to."""
+    """The network's troubles may pass, and those of a server that a proxy tells of; a peer that speaks no
+    WebSocket will not learn to."""
+    if isinstance(error, InvalidProxyStatus):
+        return error.response.status_code >= 500
     return isinstance(error, OSError) or isinstance(error.__cause__, OSError | EOFError)
 
 
