@@ -7,6 +7,8 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
 
 import msgspec
@@ -37,6 +39,7 @@ from midstream.protocol import (
     Start,
     Token,
 )
+from tests.fakes.certificates import Authority
 from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text
 
 
@@ -172,6 +175,19 @@ async def test_a_proxy_that_needs_another_package_is_named(monkeypatch: pytest.M
     monkeypatch.delenv("NO_PROXY", raising=False)
     with pytest.raises(midstream.ConnectionLost, match="python-socks"):
         await midstream.connect("http://127.0.0.1:9")
+
+
+async def test_tls_is_spoken_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.signed("localhost"))
+    async with FakeServer(ssl=context) as server:
+        url = server.url.replace("http://127.0.0.1", "https://localhost")
+        with pytest.raises(midstream.ConnectionLost, match="certificate verify failed"):
+            await midstream.connect(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        async with midstream.connect(url) as client:
+            assert client.ready.models == ["toy"]
 
 
 async def test_nobody_there() -> None:

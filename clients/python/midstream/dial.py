@@ -61,7 +61,7 @@ class Dialer:
         self._options: dict[str, Any] = {
             "subprotocols": [Subprotocol(JSON_SUBPROTOCOL if encoding == "json" else MSGPACK_SUBPROTOCOL)],
             "additional_headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
-            "ssl": ssl,
+            **({} if ssl is None else {"ssl": ssl}),
             "ping_interval": third,
             "ping_timeout": None,  # that would count pongs alone
             "close_timeout": third or 10,
