@@ -190,6 +190,15 @@ async def test_tls_is_spoken_by_default(tmp_path: Path, monkeypatch: pytest.Monk
             assert client.ready.models == ["toy"]
 
 
+@pytest.mark.parametrize("there", ["ws://[", "ws://h:99999/", f"ws://{'h' * 70}/"])
+async def test_a_redirect_to_what_is_no_address(there: str) -> None:
+    async with FakeServer(status=302) as server:
+        server.headers = {"Location": there}
+        with pytest.raises(midstream.ConnectionLost) as caught:
+            await midstream.connect(server.url)
+    assert not caught.value.retryable
+
+
 async def test_nobody_there() -> None:
     async with FakeServer() as server:
         url = server.url

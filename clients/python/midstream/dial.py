@@ -28,6 +28,8 @@ Encoding = Literal["json", "msgpack"]
 MAX_EVENT_BYTES = 64 * 2**20
 
 _ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
+# A proxy may want a package that is not here, and a redirect lead to what is no address.
+_NO_HANDSHAKE = (OSError, WebSocketException, ImportError, ValueError)
 
 
 def check_key(key: str | None) -> None:
@@ -103,7 +105,7 @@ class Dialer:
             return cast(Socket, socket)
         except InvalidStatus as refusal:
             raise _refusal(url, refusal.response) from refusal
-        except (OSError, WebSocketException, ImportError) as error:  # the last of what a proxy needs
+        except _NO_HANDSHAKE as error:
             raise ConnectionLost(
                 f"no connection to {url}: {error}", code=None, retryable=_is_transient(error)
             ) from error
