@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -239,13 +240,19 @@ class FakeServer:
     """`async with FakeServer() as server`, then `midstream.connect(server.url)` and `await server.peer()`."""
 
     def __init__(
-        self, responder: Responder | None = None, *, first_event: Event | None = READY, status: int = 101
+        self,
+        responder: Responder | None = None,
+        *,
+        first_event: Event | None = READY,
+        status: int = 101,
+        ssl: SSLContext | None = None,
     ) -> None:
         self.requests: list[Request] = []
         self.status = status  # which connections are answered with; any but 101 refuses them
         self.headers: dict[str, str] = {}  # of a refusal
         self._responder = responder
         self._first_event = first_event
+        self._ssl = ssl
         self._sessions = 0
         self._peers: asyncio.Queue[Peer] = asyncio.Queue()
         self._refused: asyncio.Queue[None] = asyncio.Queue()
@@ -291,7 +298,12 @@ class FakeServer:
     async def __aenter__(self) -> Self:
         protocols = [Subprotocol(JSON_SUBPROTOCOL), Subprotocol(MSGPACK_SUBPROTOCOL)]
         self._server = await serve(
-            self._serve, "127.0.0.1", 0, subprotocols=protocols, process_request=self._admit
+            self._serve,
+            "127.0.0.1",
+            0,
+            subprotocols=protocols,
+            process_request=self._admit,
+            ssl=self._ssl,
         )
         return self
 

@@ -222,6 +222,13 @@ async def test_what_is_no_midstream_is_said_to_be_none(
     assert len(said.stderr.splitlines()) == 1
 
 
+async def test_one_that_speaks_no_tls_is_not_said_to_be_away(other_server: OtherServer) -> None:
+    said = await piped(other_server.url.replace("http:", "https:"))
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.startswith("midstream: no connection to https://127.0.0.1:")
+    assert "[SSL" in said.stderr
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "body"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from ssl import SSLError
 
 import pytest
 from msgspec import UNSET
@@ -16,6 +17,7 @@ from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
 from midstream.cli.http_post import HttpAnswer, post
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
+from midstream.cli.summary import summary
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
 from midstream.protocol import Grammar, Message
@@ -135,6 +137,10 @@ def test_a_title_is_the_last_that_was_said() -> None:
         ('{"prompt": "a", "top_p": 3}', "line 1: params.top_p: Expected `float` <= 1.0"),
         ('{"custom_id": "a", "url": "/v1/x", "body": {}, "bdy": {}}', "line 1: there is no field `bdy`"),
         (
+            '{"custom_id": "a", "url": "/v1/ch\u00e4t", "body": {}}',
+            "line 1: url: Expected `str` matching regex '^/v1/[!-~]+$'",
+        ),
+        (
             f"{BATCH_LINE}\n{BATCH_LINE}",
             "the custom_id 'one' is there twice: each must be another",
         ),
@@ -176,6 +182,13 @@ def test_no_server_is_told_with_what_to_do() -> None:
     )
 
 
+def test_a_server_that_speaks_otherwise_is_not_said_to_be_none() -> None:
+    """As where its certificate is its own, or it has none."""
+    lost = ConnectionLost("no connection to https://h: certificate verify failed", code=None, retryable=True)
+    lost.__cause__ = SSLError()
+    assert error_message(lost, URL) == "no connection to https://h: certificate verify failed"
+
+
 def test_a_stream_that_was_lost_alone_says_why() -> None:
     alone = ConnectionLost("the stream could not be taken up again", code=None, retryable=False)
     assert error_message(alone, URL) == "the stream could not be taken up again"
@@ -213,6 +226,7 @@ def test_why_a_batchs_answer_ended_is_disarmed() -> None:
     work = BatchWork(request, "http://h", None)
     work._answer = HttpAnswer(200, None, {"choices": [{"finish_reason": "\x1b[2Jstop"}]})
     assert work.summary == "0 tokens · ␛[2Jstop"
+    assert summary(final(finish_reason="\x1b[2Jend")).endswith(" · ␛[2Jend (eos)")
 
 
 def test_the_file_in_the_documentation_is_right() -> None:

@@ -7,6 +7,8 @@ import functools
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
+from ssl import PROTOCOL_TLS_SERVER, SSLContext
 from typing import Any
 
 import msgspec
@@ -37,6 +39,7 @@ from midstream.protocol import (
     Start,
     Token,
 )
+from tests.fakes.certificates import Authority
 from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text
 
 
@@ -140,6 +143,60 @@ async def test_another_answer_than_an_upgrade(status: int, retryable: bool) -> N
         with pytest.raises(midstream.ConnectionLost, match=str(status)) as caught:
             await midstream.connect(server.url)
     assert (caught.value.code, caught.value.retryable) == (None, retryable)
+
+
+@pytest.mark.parametrize(("status", "retryable"), [(502, True), (407, False)])
+async def test_what_a_proxy_on_the_way_says(
+    monkeypatch: pytest.MonkeyPatch, status: int, retryable: bool
+) -> None:
+    """Of a server that is being started it says 502, 503 or 504; but a password is no matter of time."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as proxy:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        with pytest.raises(midstream.ConnectionLost, match=str(status)) as caught:
+            await midstream.connect("http://127.0.0.1:9")
+    assert caught.value.retryable == retryable
+
+
+async def test_a_proxy_that_needs_another_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def connect(*_: Any, **__: Any) -> None:
+        raise ImportError("connecting through a SOCKS proxy requires python-socks")
+
+    monkeypatch.setattr("websockets.asyncio.client.connect_socks_proxy", connect)
+    monkeypatch.setenv("socks_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(midstream.ConnectionLost, match="python-socks"):
+        await midstream.connect("http://127.0.0.1:9")
+
+
+async def test_tls_is_spoken_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = Authority(tmp_path)
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.signed("localhost"))
+    async with FakeServer(ssl=context) as server:
+        url = server.url.replace("http://127.0.0.1", "https://localhost")
+        with pytest.raises(midstream.ConnectionLost, match="certificate verify failed"):
+            await midstream.connect(url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.cert))
+        async with midstream.connect(url) as client:
+            assert client.ready.models == ["toy"]
+
+
+@pytest.mark.parametrize("there", ["ws://[", "ws://h:99999/", f"ws://{'h' * 70}/"])
+async def test_a_redirect_to_what_is_no_address(there: str) -> None:
+    async with FakeServer(status=302) as server:
+        server.headers = {"Location": there}
+        with pytest.raises(midstream.ConnectionLost) as caught:
+            await midstream.connect(server.url)
+    assert not caught.value.retryable
 
 
 async def test_nobody_there() -> None:

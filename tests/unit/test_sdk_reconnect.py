@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 from msgspec.structs import replace
+from websockets.asyncio.client import ClientConnection
+from websockets.frames import Frame as WebSocketFrame
+from websockets.frames import Opcode
 
 import midstream
 from midstream.backoff import Backoff
@@ -866,6 +869,35 @@ async def test_so_is_one_that_takes_nothing_of_what_is_sent() -> None:
             await client.start(prompt="x" * 2**24)
         await client.close()
         cut(peer)
+
+
+async def test_one_is_there_whose_answers_wait_behind_what_is_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As behind a whole output on a slow line: any byte of that is a sign of life."""
+    pinged = asyncio.Queue[None]()
+    ping = ClientConnection.ping
+
+    async def told(socket: ClientConnection, data: Any = None) -> Any:
+        pinged.put_nowait(None)
+        return await ping(socket, data)
+
+    monkeypatch.setattr(ClientConnection, "ping", told)
+    async with FakeServer() as server:
+        client = await midstream.connect(server.url, silence_s=0.3, reconnect_s=0)
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        peer.socket.transport.pause_reading()  # no ping is answered
+        long = msgspec.json.encode(replace(token(0, "a" * 1000), seq=1))
+        message = WebSocketFrame(Opcode.TEXT, long).serialize(mask=False)
+        reading = asyncio.create_task(stream.next())
+        for at in range(0, len(message), 200):
+            pinging = asyncio.create_task(pinged.get())
+            await asyncio.wait((pinging, reading), return_when=asyncio.FIRST_COMPLETED)
+            peer.socket.transport.write(message[at : at + 200])
+        assert await reading == midstream.Chunk(0, 1, "a" * 1000)
+        cut(peer)
+        await client.close()
 
 
 async def test_a_client_closes_though_its_server_takes_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 from types import SimpleNamespace
@@ -11,8 +12,10 @@ import jsonschema
 import msgspec
 import pydantic
 import pytest
+from msgspec.structs import replace
 
 import midstream
+from midstream import protocol
 from midstream.docstrings import read_docstring
 from midstream.options import plain_params, start_frame
 from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
@@ -22,6 +25,7 @@ from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
 from midstream.tool_tasks import ToolTasks, _Work
 from midstream.tools import BadCall, run_call, tool_of
+from tests.fakes.scripted_server import FakeServer, final
 
 
 class Colour(enum.Enum):
@@ -268,3 +272,52 @@ def test_an_answer_with_calls_is_a_turn_of_the_conversation() -> None:
     assert answer_message("", [cut]).content == ""
     assert whole.answer({"at": Model(inner=Inner(n=1))}).content == '{"at":{"inner":{"n":1}}}'
     assert (whole.answer("warm").content, whole.answer("warm").tool_call_id) == ("warm", "c")
+
+
+def weather_anywhere() -> str:
+    """The weather."""
+    return "mild"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind"),
+    [
+        (None, protocol.ToolResult),
+        (False, protocol.ToolResult),
+        (True, protocol.Approve),
+        ({"city": "Oslo"}, protocol.Amend),
+    ],
+    ids=["a result", "a no", "a yes", "other arguments"],
+)
+async def test_what_an_agent_is_refused_for_now_it_asks_again(
+    verdict: Any, kind: type[protocol.Frame]
+) -> None:
+    """As where its tenant's tokens of this minute are taken."""
+    approve = None if verdict is None else lambda call: verdict
+    agent = midstream.Agent(tools=[weather_anywhere], approve=approve)
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
+        await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
+        await peer.send(
+            protocol.ToolCallDone(request_id=name, index=0, end=0, call_id="a", approval=verdict is not None)
+        )
+        refused = await peer.receive(kind)
+        await peer.send(
+            protocol.Error(
+                status=429,
+                code="rate_limited",
+                message="slower",
+                retryable=True,
+                retry_after_ms=1,
+                request_id=name,
+                ref=refused.ref,
+            )
+        )
+        again = await peer.receive(kind)
+        assert replace(again, ref=None) == replace(refused, ref=None)
+        await peer.send(final(name, 0, "stop"))
+        assert await reading == ""

@@ -5,13 +5,14 @@
  */
 
 import { ConnectionLost, MidstreamError, fromEvent } from "./errors.js";
+import { ATTEMPT_TIMEOUT_MS, withTimeout } from "./retry-loop.js";
 import { pageAddress, secretUrl } from "./url.js";
 
 /**
  * @typedef {object} SecretOptions
  * @property {string} [apiKey] without it, a server that wants a key says so
  * @property {string} [origin] of the page that is to connect; by default the one that asks, or the server's own
- * @property {AbortSignal} [signal] gives up asking
+ * @property {AbortSignal} [signal] gives up asking, as happens after ten seconds in any case
  */
 
 /**
@@ -28,13 +29,27 @@ export async function clientSecret(url, { apiKey, origin, signal } = {}) {
   const headers = new Headers({ "Content-Type": "application/json" });
   if (apiKey) headers.set("Authorization", `Bearer ${checkedKey(apiKey)}`);
   const body = JSON.stringify({ origin });
-  const response = await fetch(there, { method: "POST", headers, body, signal, cache: "no-store" }).catch((why) => {
+  const ask = async (/** @type {AbortSignal} */ given) => {
+    const response = await fetch(there, { method: "POST", headers, body, signal: given, cache: "no-store" });
+    return { status: response.status, text: await response.text() };
+  };
+  signal?.throwIfAborted();
+  const { status, text } = await withTimeout(ask, ATTEMPT_TIMEOUT_MS, signal).catch((why) => {
     if (signal?.aborted) throw signal.reason;
     throw noSecret(there, why.message, true);
   });
-  const { secret, error } = (await response.json().catch(() => null)) ?? {};
+  const { secret, error } = parsed(text) ?? {};
   if (secret) return secret;
-  throw error?.code ? fromEvent(error) : noSecret(there, `HTTP ${response.status}`, response.status >= 500);
+  throw error?.code ? fromEvent(error) : noSecret(there, `HTTP ${status}`, status >= 500);
+}
+
+/** @param {string} text @returns {any} */
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
 }
 
 /** A header would not take it, and would say so in words of its own. @param {string} key */

@@ -7,6 +7,7 @@
 import { RETRYABLE_CLOSE_CODES } from "./protocol.js";
 
 const NO_CLOSE_FRAME = 1006; // RFC 6455, 7.1.5
+const DAY_MS = 86_400_000;
 
 /**
  * @typedef {object} ErrorDetails
@@ -39,7 +40,7 @@ export class MidstreamError extends Error {
     this.status = status;
     /** Whether the same may succeed if it is tried again later. */
     this.retryable = retryable;
-    /** How long to wait before that, if the server said. */
+    /** How long to wait before that, if the server said: a day at most, of whatever it said. */
     this.retryAfterMs = retryAfterMs;
     /** The stream that it is about, if it is about one. */
     this.requestId = requestId;
@@ -112,11 +113,12 @@ export class ProtocolError extends MidstreamError {
 
 /** @param {ErrorEvent} event */
 export function fromEvent(event) {
+  const after = event.retry_after_ms ?? null;
   return new MidstreamError(event.message, {
     code: event.code,
     status: event.status,
     retryable: event.retryable,
-    retryAfterMs: event.retry_after_ms ?? null,
+    retryAfterMs: after && Math.min(after, DAY_MS),
     requestId: event.request_id ?? null,
   });
 }

@@ -124,6 +124,7 @@ class Player {
   #compared = 0;
   #guardActs = new GuardActs();
   /** @type {GuardEvent[]} of guards, that the record has not had yet */ #acts = [];
+  /** @type {Map<string, number>} before which token what came of a call was told */ #told = new Map();
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -142,6 +143,14 @@ class Player {
   receive(event) {
     const act = this.#guardActs.receive(event);
     if (act) this.#acts.push(act);
+    if (event.type !== "rewound") return;
+    for (const [id, index] of this.#told) if (index > event.index) this.#told.delete(id);
+  }
+
+  /** Whether it stands until results are told; where all were, it goes on by itself. */
+  get #waits() {
+    const missing = this.#stream.calls.some(({ call_id, end }) => end !== undefined && !this.#told.has(call_id));
+    return this.#stream.pauseReason === "tool_call" && missing;
   }
 
   async play() {
@@ -245,7 +254,10 @@ class Player {
       case "waits": return this.#awaitCalls();
       case "tool_result": {
         const { call_id } = this.#call(control.call);
-        return control.error === undefined ? stream.toolResult(call_id, control.content) : stream.toolError(call_id, control.error);
+        const { content, error } = control;
+        const index = await (error === undefined ? stream.toolResult(call_id, content) : stream.toolError(call_id, error));
+        this.#told.set(call_id, index);
+        return index;
       }
       case "amend": return stream.amend(this.#call(control.call), control.arguments, { partial: control.partial });
     }
@@ -314,7 +326,7 @@ class Player {
       const news = this.#stream.news();
       const chunk = this.#take();
       if (chunk) this.#compare(chunk, MAX_INDEX, step);
-      else if (this.#stream.final) this.#endEarly(step);
+      else if (this.#stream.final || this.#waits) this.#endEarly(step);
       else await news;
     }
   }
@@ -337,7 +349,7 @@ class Player {
       const news = this.#stream.news();
       const chunk = this.#take();
       if (chunk || this.#stream.pauseReason === "guard") return chunk;
-      if (this.#stream.final) return this.#endEarly(step);
+      if (this.#stream.final || this.#waits) return this.#endEarly(step);
       await news;
     }
   }
@@ -348,7 +360,7 @@ class Player {
     return chunk;
   }
 
-  /** It is over, as it should be behind the last token of one that ended by itself. @param {Step} step @returns {never} */
+  /** It is over, or waits, as it should behind the last token of one that ended by itself. @param {Step} step @returns {never} */
   #endEarly(step) {
     const index = this.#stream.consumed;
     if (index < step.place || !step.ends) {

@@ -53,7 +53,8 @@ function delay(ms, signal) {
 
 /**
  * An attempt that is given up when `signal` is aborted, or where it takes longer.
- * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} [signal]
+ * @template T
+ * @param {(signal: AbortSignal) => Promise<T>} attempt @param {number} ms @param {AbortSignal} [signal]
  */
 export async function withTimeout(attempt, ms, signal) {
   const own = new AbortController();
@@ -61,7 +62,7 @@ export async function withTimeout(attempt, ms, signal) {
   const timer = setTimeout(() => own.abort(notAnswered(ms)), ms);
   signal?.addEventListener("abort", stop);
   try {
-    await attempt(own.signal);
+    return await attempt(own.signal);
   } finally {
     clearTimeout(timer);
     signal?.removeEventListener("abort", stop);

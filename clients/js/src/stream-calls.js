@@ -10,6 +10,7 @@
  * @import { Progress, Result } from "./tool-runs.js"
  */
 
+import { Backoff } from "./backoff.js";
 import { ConnectionLost, MidstreamError } from "./errors.js";
 import { ToolRuns } from "./tool-runs.js";
 import { resultText } from "./tools.js";
@@ -24,6 +25,7 @@ import { resultText } from "./tools.js";
 /** @typedef {"writing" | "asking" | "running" | "waiting" | "answered" | "failed"} CallState `asking`: for a yes; `waiting`: for a result by hand */
 
 const NO = "the user said no";
+const NEEDLESS = ["invalid_params", "request_finished"]; // somebody else has said it, or nobody asks any more
 
 export class StreamCalls {
   /** @type {Map<string, Told>} by call */ #outcomes = new Map();
@@ -37,7 +39,7 @@ export class StreamCalls {
 
   /**
    * @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell
-   * @param {(why: Error) => void} fail where nobody can say whether a call may run
+   * @param {(why: Error) => void} fail where nobody can say whether a call may run, or what came of it cannot be told
    */
   constructor(agent, stream, tell, fail) {
     this.#agent = agent;
@@ -115,10 +117,15 @@ export class StreamCalls {
 
   /** @param {Call} call @param {Result} result */
   #settle(call, result) {
+    this.#note(call, result);
+    return this.#send(call.call_id);
+  }
+
+  /** It has come to that, and is not told yet. @param {Call} call @param {Result} result */
+  #note(call, result) {
     this.#outcomes.set(call.call_id, { call, ...result, told: false, index: null, length: 0 });
     this.#tools.follow(this.#due());
     this.#tell({ type: "tool_outcome", call, ...result });
-    return this.#send(call.call_id);
   }
 
   // -- what happens ---------------------------------------------------------------------------------------
@@ -131,7 +138,7 @@ export class StreamCalls {
     if (event.type === "final") return this.end();
     for (const call of stream.calls) if (this.#waits(call)) this.#ask(call).catch((why) => this.#waits(call) && this.#fail(why));
     this.#tools.follow(this.#due());
-    for (const { call, told } of this.#standing()) if (!told) this.#send(call.call_id).catch(toldByEvents);
+    for (const { call, told } of this.#standing()) if (!told) this.#inform(call);
   }
 
   /** Its stream has ended, or is lost: nobody waits for what still runs. */
@@ -174,25 +181,61 @@ export class StreamCalls {
     this.#asked.add(call);
     const verdict = this.#changed.delete(call.call_id) || (await this.#agent.approve(call));
     if (!this.#stream.calls.includes(call)) return; // it was taken back, or changed, meanwhile
-    if (verdict === true) await this.#stream.approve(call).catch(toldByEvents);
-    else if (verdict === false || typeof verdict === "string") await this.refuse(call, verdict || NO).catch(toldByEvents);
+    const wanted = () => this.#waits(call);
+    if (verdict === true) await this.#inTime(() => this.#stream.approve(call), wanted).catch(toldByEvents);
+    else if (verdict === false || typeof verdict === "string") await this.#receiveResult(call, { error: verdict || NO });
     else if (typeof verdict !== "object" || !verdict) throw new TypeError(`\`approve\` returned ${verdict}: a verdict is a boolean, a text or other arguments`);
     else {
       this.#changed.add(call.call_id); // and is approved when it is whole again
-      await this.#stream.amend(call, verdict);
+      await this.#inTime(() => this.#stream.amend(call, verdict), wanted);
     }
   }
 
-  /** A tool has ended. That the server does not take what came of it, as a text too long, is told to the model. @param {Call} call @param {Result} result */
-  async #receiveResult(call, result) {
+  /** A tool has ended. @param {Call} call @param {Result} result */
+  #receiveResult(call, result) {
+    this.#note(call, result);
+    return this.#inform(call);
+  }
+
+  /** The model is told, or where that cannot be, as with a text too long, that it cannot. @param {Call} call */
+  async #inform(call) {
+    let refusal = await this.#refusal(call);
+    if (refusal) {
+      this.#note(call, { error: refusal.message });
+      refusal = await this.#refusal(call);
+    }
+    if (refusal) this.#fail(refusal); // for that there is no room either
+  }
+
+  /** Why it cannot be told. What the stream does not take it has, or needs no more. @param {Call} call @returns {Promise<MidstreamError | null>} */
+  async #refusal(call) {
+    const wanted = () => !this.#stream.ended && this.#standing().some((outcome) => outcome.call === call);
     try {
-      await this.#settle(call, result);
+      await this.#inTime(() => this.#send(call.call_id), wanted);
+      return null;
     } catch (refused) {
-      const wanted = this.#standing().some((outcome) => outcome.call === call) && !this.#stream.final;
-      if (!wanted || !(refused instanceof MidstreamError)) return;
-      // Where nobody knows whether it was heard it is said again: a stream that has it refuses it.
-      const said = refused instanceof ConnectionLost ? this.#send(call.call_id) : this.#settle(call, { error: refused.message });
-      await said.catch(() => {}); // then its stream ends, or somebody else answers
+      const told = !(refused instanceof MidstreamError) || NEEDLESS.includes(refused.code);
+      return told || !wanted() ? null : refused;
+    }
+  }
+
+  /**
+   * What is refused for now alone, as where a minute's tokens are taken, is asked again as long as it is wanted; and so is that
+   * of which nobody knows whether it was heard: a stream that has it refuses it.
+   * @param {() => Promise<unknown>} ask @param {() => boolean} wanted
+   */
+  async #inTime(ask, wanted) {
+    const backoff = new Backoff(Infinity);
+    for (;;) {
+      try {
+        return void (await ask());
+      } catch (refused) {
+        if (!(refused instanceof MidstreamError)) throw refused;
+        if (!wanted() || !(refused.retryable || refused instanceof ConnectionLost)) throw refused;
+        const wait = Number(backoff.next(performance.now(), refused.retryAfterMs ?? 0));
+        await new Promise((rested) => setTimeout(rested, wait));
+        if (!wanted()) throw refused;
+      }
     }
   }
 

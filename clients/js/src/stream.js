@@ -116,8 +116,9 @@ export class Stream {
   }
 
   /**
-   * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
-   * started anew), "loading" (its model is) or "detached" (its connection was lost).
+   * Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "guard" (it has found something),
+   * "memory" (the server is short of it), "engine" (it failed, and is started anew), "loading" (its model is) or
+   * "detached" (its connection was lost).
    */
   get pauseReason() {
     return this.#channel.core.pauseReason;

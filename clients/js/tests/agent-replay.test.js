@@ -49,6 +49,16 @@ withAndWithoutWorker("runs that are recorded", [scripted], (fixture) => {
     assert.deepEqual(results, [[0, undefined], [1, "no such place"], [2, undefined]]);
   });
 
+  test("where the model ends its turn and waits, and the record goes on, they differ there", async () => {
+    const recorder = new Recorder();
+    const run = await fixture.client.run(new Agent({ tools: [weather] }), saying(spelt("Rome"), "It is mild."), { recorder });
+    assert.equal(await run.answer(), "It is mild.");
+    const untold = recorder.text.split("\n").filter((line) => !/"type":"(waits|tool_result)"/.test(line));
+    const [record] = parseRecords(untold.join("\n"));
+    const { equal, difference } = await replay(fixture.client, record);
+    assert.deepEqual([equal, difference?.index, difference?.replayed], [false, run.outcomes[0].index, null]);
+  });
+
   test("a fork is recorded as its stream up to there, and then as it went on", async () => {
     const recorder = new Recorder();
     const asked = saying(spelt("Rome"), spelt("Oslo"), "It is mild.");

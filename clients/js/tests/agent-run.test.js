@@ -62,6 +62,49 @@ test("a result of which nobody knows whether it was heard is told again as it wa
   assert.deepEqual([again.content, again.error], ["mild", undefined]);
 });
 
+const FOR_NOW = { type: "error", status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 1, request_id: "r" };
+const NO_ROOM = { ...FOR_NOW, status: 400, code: "context_too_long", message: "there is no room", retryable: false };
+
+/** The frames of this kind, once there are so many. @param {import("./fake-socket.js").FakeSocket} socket @param {string} kind @param {number} count */
+const frames = (socket, kind, count) =>
+  eventually(() => [socket.sent.filter(({ type }) => type === kind)].find(({ length }) => length === count));
+
+for (const [kind, options, done] of /** @type {[string, any, any][]} */ ([
+  ["tool_result", {}, {}],
+  ["tool_result", { approve: () => false }, { approval: true }],
+  ["approve", { approve: () => true }, { approval: true }],
+  ["amend", { approve: () => ({ city: "Oslo" }) }, { approval: true }],
+])) {
+  test(`what is refused for now is asked again: ${kind}, ${Object.keys(options)}`, async (t) => {
+    const { socket } = await calling(t, options, done);
+    const [refused] = await frames(socket, kind, 1);
+    socket.receive({ ...FOR_NOW, ref: refused.ref });
+    const [, again] = await frames(socket, kind, 2);
+    assert.deepEqual({ ...again, ref: "" }, { ...refused, ref: "" });
+  });
+}
+
+test("where there is room for no result, nor for an error, the run ends, and whoever reads it is told", async (t) => {
+  const { run, sent, socket } = await calling(t, {});
+  const reading = run.answer();
+  for (const count of [1, 2]) {
+    const told = await frames(socket, "tool_result", count);
+    socket.receive({ ...NO_ROOM, ref: told[count - 1].ref });
+  }
+  const { ref } = await sent("cancel");
+  socket.receive({ ...final("cancelled"), seq: 6, ref });
+  await assert.rejects(reading, /there is no room/);
+});
+
+test("a result that somebody else has told is no trouble", async (t) => {
+  const { run, socket } = await calling(t, {});
+  const [{ ref }] = await frames(socket, "tool_result", 1);
+  socket.receive({ ...NO_ROOM, code: "invalid_params", ref });
+  socket.receive({ ...final("stop"), seq: 6 });
+  assert.equal(await run.answer(), "");
+  assert.deepEqual([run.outcomes[0].content, socket.sent.filter(({ type }) => type === "tool_result").length], ["mild", 1]);
+});
+
 test("a tool is stopped when its stream is lost", async (t) => {
   /** @type {AbortSignal | undefined} */ let signal;
   const run = (/** @type {unknown} */ _, /** @type {import("../src/midstream.js").ToolContext} */ context) => {

@@ -105,6 +105,21 @@ test("where no secret is to be had it is told whether to try again", async (t) =
   await assert.rejects(clientSecret(url, { signal: AbortSignal.abort(new Error("enough")) }), /enough/);
 });
 
+test("a secret that breaks off on its way, or does not come, may be asked for again", async (t) => {
+  /** @type {((response: import("node:http").ServerResponse) => void)[]} */ const answers = [
+    (response) => response.writeHead(200, { "Content-Length": 100 }).write('{"secret"', () => response.destroy()),
+    () => t.mock.timers.tick(10_000),
+  ];
+  const server = createServer((_, response) => answers.shift()?.(response));
+  await new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(undefined)));
+  t.after(() => (server.closeAllConnections(), server.close()));
+  const { port } = /** @type {import("node:net").AddressInfo} */ (server.address());
+  const url = `http://127.0.0.1:${port}`;
+  await assert.rejects(clientSecret(url), { name: "ConnectionLost", retryable: true });
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  await assert.rejects(clientSecret(url), { name: "ConnectionLost", message: /did not answer within 10000 ms/, retryable: true });
+});
+
 // -- on fake sockets --------------------------------------------------------------------------------------
 
 /** @param {import("node:test").TestContext} t @param {() => Promise<string>} apiKey */

@@ -2,7 +2,7 @@
  * @typedef {object} SecretOptions
  * @property {string} [apiKey] without it, a server that wants a key says so
  * @property {string} [origin] of the page that is to connect; by default the one that asks, or the server's own
- * @property {AbortSignal} [signal] gives up asking
+ * @property {AbortSignal} [signal] gives up asking, as happens after ten seconds in any case
  */
 /**
  * Ask the server for a secret with which one page connects once, within 30 seconds.
@@ -24,7 +24,7 @@ export type SecretOptions = {
      */
     origin?: string | undefined;
     /**
-     * gives up asking
+     * gives up asking, as happens after ten seconds in any case
      */
     signal?: AbortSignal | undefined;
 };

@@ -84,7 +84,7 @@ export class MidstreamError extends Error {
     status: number | null;
     /** Whether the same may succeed if it is tried again later. */
     retryable: boolean;
-    /** How long to wait before that, if the server said. */
+    /** How long to wait before that, if the server said: a day at most, of whatever it said. */
     retryAfterMs: number | null;
     /** The stream that it is about, if it is about one. */
     requestId: string | null;

@@ -6,12 +6,13 @@
  * @param {AbortSignal} signal gives up
  * @param {any} why what made it necessary
  */
-export function retry(attempt: (signal: AbortSignal) => Promise<unknown>, backoff: Backoff, signal: AbortSignal, why: any): Promise<void>;
+export function retry(attempt: (signal: AbortSignal) => Promise<unknown>, backoff: Backoff, signal: AbortSignal, why: any): Promise<unknown>;
 /**
  * An attempt that is given up when `signal` is aborted, or where it takes longer.
- * @param {(signal: AbortSignal) => Promise<unknown>} attempt @param {number} ms @param {AbortSignal} [signal]
+ * @template T
+ * @param {(signal: AbortSignal) => Promise<T>} attempt @param {number} ms @param {AbortSignal} [signal]
  */
-export function withTimeout(attempt: (signal: AbortSignal) => Promise<unknown>, ms: number, signal?: AbortSignal): Promise<void>;
+export function withTimeout<T>(attempt: (signal: AbortSignal) => Promise<T>, ms: number, signal?: AbortSignal): Promise<T>;
 /** How long one attempt may take: where packets vanish, a socket waits for minutes. */
 export const ATTEMPT_TIMEOUT_MS: 10000;
 import type { Backoff } from "./backoff.js";

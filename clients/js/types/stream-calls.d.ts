@@ -1,7 +1,7 @@
 export class StreamCalls {
     /**
      * @param {Agent} agent @param {Stream} stream @param {(event: ToolProgress | ToolOutcome) => void} tell
-     * @param {(why: Error) => void} fail where nobody can say whether a call may run
+     * @param {(why: Error) => void} fail where nobody can say whether a call may run, or what came of it cannot be told
      */
     constructor(agent: Agent, stream: Stream, tell: (event: ToolProgress | ToolOutcome) => void, fail: (why: Error) => void);
     /**

@@ -49,8 +49,9 @@ export class Stream {
     }[];
     get state(): "finished" | "paused" | "running";
     /**
-     * Why it is paused: "client" (somebody asked), "memory" (the server is short of it), "engine" (it failed, and is
-     * started anew), "loading" (its model is) or "detached" (its connection was lost).
+     * Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "guard" (it has found something),
+     * "memory" (the server is short of it), "engine" (it failed, and is started anew), "loading" (its model is) or
+     * "detached" (its connection was lost).
      */
     get pauseReason(): import("./protocol.js").PauseReason | null;
     /** How it ended, with usage and timing; null until it has. @returns {Final | null} */

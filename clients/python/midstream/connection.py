@@ -28,6 +28,7 @@ from midstream.errors import (
     connection_closed,
     from_code,
     from_event,
+    silence_timed_out,
 )
 from midstream.protocol import (
     MSGPACK_SUBPROTOCOL,
@@ -48,6 +49,17 @@ _LEAST = {"max_message_bytes": 1000, "max_grace_ms": 0}
 _KINDS = frozenset(kind.__struct_config__.tag for kind in get_args(ServerEvent))
 
 
+class Socket(ClientConnection):
+    """It knows whether anything has come. Any byte is a sign of life: what answers a ping waits behind all
+    that is on its way, as a whole output where a line is slow."""
+
+    heard = True
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = True
+        super().data_received(data)
+
+
 class _AnyEvent(Struct):
     """An event of whatever kind."""
 
@@ -59,7 +71,7 @@ class _AnyEvent(Struct):
 class Connection:
     """An open WebSocket. Sending never blocks."""
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: Socket) -> None:
         self.ready: Ready
         self._socket = socket
         self._binary = socket.subprotocol == MSGPACK_SUBPROTOCOL
@@ -101,20 +113,32 @@ class Connection:
     async def run(self, receive: Callable[[Event], None]) -> ConnectionLost:
         """Send what is queued and give every event to `receive`, until the connection ends. Returns why."""
         self._writer = asyncio.create_task(self._write())
+        listening = asyncio.create_task(self._listen())
         try:
             while True:
                 _give(await self._receive(), receive)
         except ConnectionLost as lost:
-            return lost
+            return listening.result() if listening.done() else lost
         except ProtocolError as error:
             self._close_code = PROTOCOL_VIOLATION
             return ConnectionLost(str(error), code=PROTOCOL_VIOLATION, retryable=False)
         finally:
+            listening.cancel()
             self.close()  # closing is the writer's last act
 
     async def wait_closed(self) -> None:
         """Wait until both sides have closed."""
         await asyncio.wait([self._writer])
+
+    async def _listen(self) -> ConnectionLost:
+        """Until nothing has come twice in the time between two pings: nobody is there."""
+        interval_s, silent = self._socket.ping_interval or math.inf, 0
+        while silent < 2:
+            self._socket.heard = False
+            await asyncio.sleep(interval_s)
+            silent = 0 if self._socket.heard else silent + 1
+        self._socket.transport.abort()
+        return silence_timed_out(2 * interval_s)
 
     async def _write(self) -> None:
         try:

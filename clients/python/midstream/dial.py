@@ -10,15 +10,14 @@ import asyncio
 import random
 from collections.abc import Sequence
 from ssl import SSLContext
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_socket
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidProxyStatus, InvalidStatus, WebSocketException
 from websockets.http11 import Response
 from websockets.typing import Subprotocol
 
-from midstream.connection import Connection
+from midstream.connection import Connection, Socket
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, from_code
 from midstream.protocol import JSON_SUBPROTOCOL, MAX_MILLISECONDS, MSGPACK_SUBPROTOCOL
 from midstream.url import websocket_urls
@@ -29,6 +28,8 @@ Encoding = Literal["json", "msgpack"]
 MAX_EVENT_BYTES = 64 * 2**20
 
 _ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
+# A proxy may want a package that is not here, and a redirect lead to what is no address.
+_NO_HANDSHAKE = (OSError, WebSocketException, ImportError, ValueError)
 
 
 def check_key(key: str | None) -> None:
@@ -56,14 +57,15 @@ class Dialer:
         self._urls = websocket_urls(url)
         self._next = random.randrange(len(self._urls))  # clients begin anywhere, and so divide
         self._timeout_s = open_timeout
-        # A third to the next ping, a third for its pong, and a third for a close that nobody answers.
+        # A third to the next ping, a third for an answer, or for anything else that comes, and a third for a
+        # close that nobody answers.
         third = None if silence_s is None else silence_s / 3
         self._options: dict[str, Any] = {
             "subprotocols": [Subprotocol(JSON_SUBPROTOCOL if encoding == "json" else MSGPACK_SUBPROTOCOL)],
             "additional_headers": {"Authorization": f"Bearer {api_key}"} if api_key else {},
-            "ssl": ssl,
+            **({} if ssl is None else {"ssl": ssl}),
             "ping_interval": third,
-            "ping_timeout": third,
+            "ping_timeout": None,  # that would count pongs alone
             "close_timeout": third or 10,
         }
 
@@ -89,21 +91,27 @@ class Dialer:
             message = f"{url} did not answer within {self._timeout_s} s"
             raise ConnectionLost(message, code=None, retryable=True) from None
 
-    async def _handshake(self, url: str) -> ClientConnection:
+    async def _handshake(self, url: str) -> Socket:
         # Token frames are small: compressing them costs a context of memory a connection and gains nothing.
         try:
-            return await open_socket(
-                url, compression=None, max_size=MAX_EVENT_BYTES, open_timeout=None, **self._options
+            socket = await open_socket(
+                url,
+                compression=None,
+                max_size=MAX_EVENT_BYTES,
+                open_timeout=None,
+                create_connection=Socket,
+                **self._options,
             )
+            return cast(Socket, socket)
         except InvalidStatus as refusal:
             raise _refusal(url, refusal.response) from refusal
-        except (OSError, WebSocketException) as error:
+        except _NO_HANDSHAKE as error:
             raise ConnectionLost(
                 f"no connection to {url}: {error}", code=None, retryable=_is_transient(error)
             ) from error
 
 
-async def _wait_ready(socket: ClientConnection) -> Connection:
+async def _wait_ready(socket: Socket) -> Connection:
     connection = Connection(socket)
     try:
         await connection.receive_ready()
@@ -114,7 +122,10 @@ async def _wait_ready(socket: ClientConnection) -> Connection:
 
 
 def _is_transient(error: Exception) -> bool:
-    """The network's troubles may pass; a peer that speaks no WebSocket will not learn to."""
+    """The network's troubles may pass, and those of a server that a proxy tells of; a peer that speaks no
+    WebSocket will not learn to."""
+    if isinstance(error, InvalidProxyStatus):
+        return error.response.status_code >= 500
     return isinstance(error, OSError) or isinstance(error.__cause__, OSError | EOFError)
 
 

@@ -217,6 +217,12 @@ def connection_closed(code: int, reason: str) -> ConnectionLost:
     )
 
 
+def silence_timed_out(seconds: float) -> ConnectionLost:
+    """The exception for a connection over which nothing came any more."""
+    message = f"the server said nothing for {seconds:g} s, and was asked for a sign of life meanwhile"
+    return ConnectionLost(message, code=ABNORMAL_CLOSURE, retryable=True)
+
+
 def not_the_same(request_id: str) -> ConnectionLost:
     """The exception for a stream that was started again, and began otherwise than it stood."""
     message = f"nobody knew {request_id!r} any more, and started again it does not begin as it stood"

@@ -161,8 +161,8 @@ class Stream:
 
     @property
     def pause_reason(self) -> AnyPauseReason | None:
-        """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "memory", "engine"
-        (it failed), "loading" (its model is) or "detached"."""
+        """Why it is paused: "client" (somebody asked), "tool_call" (it waits for results), "guard",
+        "memory", "engine" (it failed), "loading" (its model is) or "detached"."""
         return self._core.pause_reason
 
     @property

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
+import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from midstream.backoff import Backoff
 from midstream.daemon_thread import in_thread
 from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
 from midstream.options import frame
@@ -30,6 +33,8 @@ from midstream.tools import JsonTool, run_call, tool_name
 
 if TYPE_CHECKING:
     from midstream.agent import Agent
+
+T = TypeVar("T")
 
 REFUSED = "the user said no"
 
@@ -193,12 +198,13 @@ class ToolTasks:
             arguments = to_json(verdict)
             self._agreed[call.call_id] = from_json(arguments, dict)
             amend = Amend(request_id=request_id, call_id=call.call_id, arguments=arguments)
-            if (await self._channel.request(amend, Injected)).count:
+            if (await self._in_time(lambda: self._channel.request(amend, Injected))).count:
                 return
             verdict = True  # nothing differs
         if verdict is True:
             with suppress(InvalidParams):  # it stands no more, or has its result from somebody else
-                await self._channel.request(Approve(request_id=request_id, call_id=call.call_id), Approved)
+                yes = Approve(request_id=request_id, call_id=call.call_id)
+                await self._in_time(lambda: self._channel.request(yes, Approved))
         elif verdict is False or isinstance(verdict, str):
             why = REFUSED if verdict is False else verdict
             await self._settle(work, ToolOutcome(call=call, error=why))
@@ -276,12 +282,27 @@ class ToolTasks:
     async def _refusal(self, call: Call, outcome: ToolOutcome) -> RequestError | None:
         """Why it cannot be told. What the stream does not take it has, or needs no more."""
         try:
-            await self._say(call, outcome)
+            await self._in_time(lambda: self._say(call, outcome))
         except (RequestFinished, InvalidParams, ConnectionLost):
             return None
         except RequestError as refusal:
             return None if self._channel.ended else refusal
         return None
+
+    async def _in_time(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """What is refused for now alone, as where a minute's tokens are taken, is asked again: until the
+        stream ends, and with it whatever runs here."""
+        backoff = Backoff(math.inf)
+        while True:
+            try:
+                return await ask()
+            except RequestError as refusal:
+                if not refusal.retryable or self._channel.ended:
+                    raise
+                now, after_s = asyncio.get_running_loop().time(), (refusal.retry_after_ms or 0) / 1000
+            wait_s = backoff.wait_s(now, random.random(), after_s)
+            assert wait_s is not None, "it never gives up"
+            await asyncio.sleep(wait_s)
 
     async def _say(self, call: Call, outcome: ToolOutcome) -> None:
         """Where the connection was lost meanwhile nobody knows whether it was heard, and it is said again."""

@@ -50,7 +50,9 @@ def ask_server(
     try:
         status, said = _ask(request)
     except (OSError, HTTPException) as error:
-        raise ConnectionLost(f"no connection to {url}: {error}", code=None, retryable=True) from None
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        lost = ConnectionLost(f"no connection to {url}: {cause}", code=None, retryable=True)
+        raise lost from (cause if isinstance(cause, BaseException) else None)
     if status is not None:
         raise _response_error(url, status, said)
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ssl import SSLError
+
 from midstream.cli.sanitize import sanitize
 from midstream.errors import ConnectionLost, MidstreamError, RequestError, StreamFailed
 
@@ -30,7 +32,7 @@ def error_message(error: MidstreamError | ValueError, url: str) -> str:
 
 
 def _connection_lost(error: ConnectionLost, url: str) -> str:
-    if error.code is None and not error.retryable:
+    if error.code is None and (not error.retryable or isinstance(error.__cause__, SSLError)):
         return str(error)
     if error.code is None:
         return f"no server answers at {url}: start one with `midstream serve`, or name another with --url"

@@ -74,7 +74,7 @@ class BatchRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
     custom_id: str
     method: Literal["POST"] = "POST"
-    url: Annotated[str, Meta(pattern="^/v1/")]
+    url: Annotated[str, Meta(pattern="^/v1/[!-~]+$")]
     body: dict[str, Any]
 
     @property

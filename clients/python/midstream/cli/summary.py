@@ -9,7 +9,7 @@ from midstream.protocol import Final
 def summary(final: Final) -> str:
     """Tokens, time to the first of them, total time, tokens a second, and why it ended: in one line."""
     timing = final.timing
-    reason: str = final.finish_reason
+    reason = sanitize(final.finish_reason)
     if final.stop_reason is not None:
         reason += (
             f" ({sanitize(final.stop_reason)!r})"
