@@ -32,6 +32,9 @@ class Open:
     def send_event(self, event: object) -> None:
         """It hears of it."""
 
+    async def until_all_is_said(self) -> None:
+        """Nothing waits for it."""
+
     async def close_for_good(self) -> None:
         if self._fails:
             raise OSError("of the transport")
