@@ -27,7 +27,7 @@ MOST_WAITING = 256  # brief requests of a payer, each of which has a connection 
 class RequestWork:
     def __init__(self, ledger: WorkLedger | None = None) -> None:
         self._ledger = WorkLedger() if ledger is None else ledger
-        self._waiting = Counter[PayerWork]()  # brief requests
+        self._waiting = Counter[tuple[PayerWork, bool]]()  # brief requests, and those that stop something
 
     def of(self, caller: Caller) -> PayerWork:
         """A tenant pays for all its keys. Without a key an address does, for whatever comes from there."""
@@ -42,28 +42,31 @@ class RequestWork:
             response = await self.of(caller_of(request)).do(make)
         return response  # noqa: RET504
 
-    async def brief_response(self, request: Request, pieces: Pieces[Response]) -> Response:
+    async def brief_response(
+        self, request: Request, pieces: Pieces[Response], *, is_stop: bool = False
+    ) -> Response:
         """The same, of what counts as no open connection."""
         response, work = Response(), self.of(caller_of(request))
-        with self.waiting(work):
+        with self.waiting(work, is_stop=is_stop):
             async with watched_for_disconnect(request.receive):
                 response = await work.finish(pieces)
         return response
 
     @contextmanager
-    def waiting(self, work: PayerWork) -> Iterator[None]:
+    def waiting(self, work: PayerWork, *, is_stop: bool = False) -> Iterator[None]:
         """A brief request waits, for its turn or for an answer: a payer may have so many do so, and no
-        more."""
-        if self._waiting[work] >= MOST_WAITING:
+        more. What stops something waits beside as many of its kind, whatever else was asked."""
+        kind = work, is_stop
+        if self._waiting[kind] >= MOST_WAITING:
             raise Refusal(
                 "rate_limited",
                 f"{MOST_WAITING} requests of yours wait to be answered: send this again when some are.",
                 retry_after_ms=1000,
             )
-        self._waiting[work] += 1
+        self._waiting[kind] += 1
         try:
             yield
         finally:
-            self._waiting[work] -= 1
-            if not self._waiting[work]:
-                del self._waiting[work]
+            self._waiting[kind] -= 1
+            if not self._waiting[kind]:
+                del self._waiting[kind]
