@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from realtime.http.guard import caller_of
 from realtime.http.sse import watched_for_disconnect
@@ -22,12 +23,35 @@ from realtime.transport.awaited_connections import network_of
 from realtime.work_ledger import PayerWork, WorkLedger
 
 MOST_WAITING = 256  # brief requests of a payer, each of which has a connection meanwhile
+MOST_UNREAD = 8 << 20  # bytes of their answers that have yet to leave, but for those that have ...
+SMALL = 16 << 10
+
+
+class UnreadAnswer(Response):
+    """One that its payer has us hold until it has left, which is as slow as whoever reads."""
+
+    def __init__(self, answer: Response, unread: Counter[PayerWork], work: PayerWork) -> None:
+        super().__init__()
+        self._answer = answer
+        self._unread = unread
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = len(self._answer.body)
+        self._unread[self._work] += size
+        try:
+            await self._answer(scope, receive, send)
+        finally:
+            self._unread[self._work] -= size
+            if not self._unread[self._work]:
+                del self._unread[self._work]
 
 
 class RequestWork:
     def __init__(self, ledger: WorkLedger | None = None) -> None:
         self._ledger = WorkLedger() if ledger is None else ledger
         self._waiting = Counter[tuple[PayerWork, bool]]()  # brief requests, and those that stop something
+        self._unread = Counter[PayerWork]()  # bytes
 
     def of(self, caller: Caller) -> PayerWork:
         """A tenant pays for all its keys. Without a key an address does, for whatever comes from there."""
@@ -50,7 +74,16 @@ class RequestWork:
         with self.waiting(work, is_stop=is_stop):
             async with watched_for_disconnect(request.receive):
                 response = await work.finish(pieces)
-        return response
+        return response if len(response.body) <= SMALL else self._until_it_has_left(response, work)
+
+    def _until_it_has_left(self, answer: Response, work: PayerWork) -> Response:
+        if self._unread[work] + len(answer.body) > MOST_UNREAD:
+            raise Refusal(
+                "rate_limited",
+                f"{MOST_UNREAD >> 20} MiB of answers of yours wait to be read: read some, and ask again.",
+                retry_after_ms=1000,
+            )
+        return UnreadAnswer(answer, self._unread, work)
 
     @contextmanager
     def waiting(self, work: PayerWork, *, is_stop: bool = False) -> Iterator[None]:

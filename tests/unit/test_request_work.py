@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.http.guard import CALLER
-from realtime.http.request_work import MOST_WAITING, RequestWork
+from realtime.http.request_work import MOST_WAITING, SMALL, RequestWork
 from realtime.hub.observers import Caller
 from realtime.pieces import in_one
 from realtime.refusal import Refusal
@@ -107,6 +107,41 @@ async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
         task.cancel()
     await asyncio.wait(waiting)
     assert not work._waiting
+
+
+async def test_large_answers_that_nobody_reads_are_so_many_of_a_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listing may have a megabyte, and thousands of connections may wait for one."""
+    monkeypatch.setattr("realtime.http.request_work.MOST_UNREAD", 2 * (SMALL + 1))
+    work, caller, another = RequestWork(), Caller("http", address="a"), Caller("http", address="b")
+    goes = asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        await goes.wait()
+
+    async def ask(who: Caller, size: int) -> asyncio.Task[None]:
+        scope = {"type": "http", CALLER: who}
+        told = in_one(lambda: Response(size * b"x"))
+        answer = await work.brief_response(Request(scope, receive), told)
+        sending = asyncio.create_task(answer(scope, receive, send))
+        await asyncio.sleep(0)
+        return sending
+
+    unread = [await ask(caller, SMALL + 1), await ask(caller, SMALL + 1), await ask(caller, SMALL)]
+    with pytest.raises(Refusal, match="wait to be read"):
+        await ask(caller, SMALL + 1)
+    unread.append(await ask(another, SMALL + 1))
+    unread.pop(0).cancel()
+    await asyncio.sleep(0)
+    unread.append(await ask(caller, SMALL + 1))
+    goes.set()
+    await asyncio.gather(*unread)
+    assert not work._unread
 
 
 def test_bytes_and_requests_are_paid_for_from_one_ledger_though_nobody_has_paid_into_it_yet() -> None:
