@@ -34,7 +34,6 @@ from realtime.http.request_work import RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
-from realtime.pieces import in_one
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -88,19 +87,19 @@ class StreamEndpoint:
 
     async def control(self, request: Request) -> Response:
         body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
-        is_stop = _is_stop(body)
+        work = self._work.of(caller_of(request))
+        waiting = partial(self._work.waiting, work, is_stop=_is_stop(body))
 
         def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
             tenant = query_of(request, "tenant").get("tenant") or holder.tenant
             self._credentials.check_held(holder)
             self._check_tenant(tenant, holder, frame)
-            work = self._work.of(caller_of(request))
             listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
-            waiting = partial(self._work.waiting, work, is_stop=is_stop)
             return ControlResponse(self._hub, tenant, frame, listener, waiting)
 
-        return await self._work.brief_response(request, in_one(said), is_stop=is_stop)
+        with waiting():
+            return await self._work.response(request, said)
 
     def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
         """An admin may end what another tenant runs, and neither change it nor hear what it says."""

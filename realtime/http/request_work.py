@@ -6,9 +6,11 @@ It knows requests and who makes them, and not what is asked for.
 
 from __future__ import annotations
 
+from asyncio import Lock
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -52,6 +54,7 @@ class RequestWork:
         self._ledger = WorkLedger() if ledger is None else ledger
         self._waiting = Counter[tuple[PayerWork, bool]]()  # brief requests, and those that stop something
         self._unread = Counter[PayerWork]()  # bytes
+        self._lines = WeakKeyDictionary[PayerWork, Lock]()
 
     def of(self, caller: Caller) -> PayerWork:
         """A tenant pays for all its keys. Without a key an address does, for whatever comes from there."""
@@ -66,13 +69,12 @@ class RequestWork:
             response = await self.of(caller_of(request)).do(make)
         return response  # noqa: RET504
 
-    async def brief_response(
-        self, request: Request, pieces: Pieces[Response], *, is_stop: bool = False
-    ) -> Response:
-        """The same, of what counts as no open connection."""
+    async def brief_response(self, request: Request, pieces: Pieces[Response]) -> Response:
+        """The same, of what counts as no open connection, and is made piece by piece: a payer's one after the
+        other, since each is large when it is half made."""
         response, work = Response(), self.of(caller_of(request))
-        with self.waiting(work, is_stop=is_stop):
-            async with watched_for_disconnect(request.receive):
+        with self.waiting(work):
+            async with watched_for_disconnect(request.receive), self._lines.setdefault(work, Lock()):
                 response = await work.finish(pieces)
         return response if len(response.body) <= SMALL else self._until_it_has_left(response, work)
 
