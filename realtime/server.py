@@ -124,7 +124,7 @@ async def let_finish(
             connection.leave()
         hub.hand_over({})
         await _close(going)
-    if not await _within(grace_s, hub.wait_until_empty()):
+    if not await _within(grace_s, _until_all_is_said(hub, endpoints)):
         if hands_over:
             hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
         hub.cancel_all()
@@ -132,6 +132,13 @@ async def let_finish(
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
             fleet.give_up()
     await _close(list(endpoints.open.values()))
+
+
+async def _until_all_is_said(hub: Hub, endpoints: Endpoints) -> None:
+    """No stream is left, and whoever reads has been given what ended."""
+    await hub.wait_until_empty()
+    for connection in list(endpoints.open.values()):
+        await connection.until_all_is_said()
 
 
 async def _close(connections: list[Connection]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 
 import msgspec
@@ -23,18 +23,17 @@ from midstream import protocol
 from midstream.protocol import MAX_INDEX, StreamFrame
 from realtime.access.authentication import Credentials
 from realtime.access.connection_limits import OpenConnections
-from realtime.codec import Codec
+from realtime.codec import UNREADABLE, Codec
 from realtime.http import sse
 from realtime.http.bodies_and_headers import fields_of, query_of, read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, refusal_response
-from realtime.http.held_bodies import held_body, holding_bodies
+from realtime.http.held_bodies import SMALL, held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
 from realtime.http.long_lived_routes import lasting, open_connection
 from realtime.http.request_work import RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
-from realtime.pieces import in_one
 from realtime.refusal import Refusal
 from realtime.stream.outbox import OutgoingEvent
 from realtime.stream.pending_commands import Reply
@@ -52,6 +51,12 @@ NOT_HERE = Refusal(
 )
 
 _codec = Codec(None)
+
+
+class _Kind(msgspec.Struct):
+    """Of a frame, and nothing else of it."""
+
+    type: str = ""
 
 
 class StreamEndpoint:
@@ -82,20 +87,19 @@ class StreamEndpoint:
 
     async def control(self, request: Request) -> Response:
         body = await read_body(request, self._most_bytes, held_body(request.scope).grow)
+        work = self._work.of(caller_of(request))
+        waiting = partial(self._work.waiting, work, is_stop=_is_stop(body))
 
         def said() -> Response:
             frame, holder = read_frame(body, request.path_params["request_id"]), holder_of(request)
             tenant = query_of(request, "tenant").get("tenant") or holder.tenant
             self._credentials.check_held(holder)
             self._check_tenant(tenant, holder, frame)
-            work = self._work.of(caller_of(request))
             listener = HttpListener(self._hub, caller_of(request), work, keeps_events=False)
-            # A stop is never refused for how much else was asked.
-            is_stop = isinstance(frame, protocol.Cancel)
-            waiting = nullcontext if is_stop else partial(self._work.waiting, work)
             return ControlResponse(self._hub, tenant, frame, listener, waiting)
 
-        return await self._work.brief_response(request, in_one(said))
+        with waiting():
+            return await self._work.response(request, said)
 
     def _check_tenant(self, tenant: str, holder: Holder, frame: StreamFrame) -> None:
         """An admin may end what another tenant runs, and neither change it nor hear what it says."""
@@ -143,6 +147,14 @@ def _after(request: Request) -> int:
             "invalid_params", "`after` must be the `seq` of the last event that you have, or -1 for none."
         )
     return int(said)
+
+
+def _is_stop(body: bytes) -> bool:
+    """Whether it says so, as is seen in microseconds: a stop is never refused for how much else was asked,
+    also before it is its turn to be read."""
+    with suppress(*UNREADABLE):
+        return len(body) <= SMALL and msgspec.json.decode(body, type=_Kind).type == "cancel"
+    return False
 
 
 def read_frame(body: bytes, request_id: str) -> StreamFrame:

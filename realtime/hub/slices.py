@@ -33,20 +33,25 @@ class Slices(Generic[T]):
         weight: Callable[[T], int] = _one,
         owner: Callable[[T], Hashable] = _nobody,
     ) -> None:
-        """A slice ends where its things weigh `most`, or more by part of the last."""
+        """A slice ends where its things weigh `most`, or more by part of the last, with all that was done
+        since the last such turn."""
         self._work = work
         self._most = most
         self._next_turn = next_turn
         self._weight = weight
         self._owner = owner
         self._waiting: dict[Hashable, deque[T]] = {}  # by owner, whose turn it is first
+        self._done = 0  # the weight of what was done since the last turn
+        self._works = False
         self._comes = False  # whether there will be a turn for what waits
 
     def add(self, things: Iterable[T]) -> None:
-        """The first slice is done at once, where nothing waits."""
+        """The first slice is done at once, where nothing waits. Of a crowd each may bring a few in one turn:
+        together they are no more than a slice."""
+        waits = bool(self._waiting)
         for thing in things:
             self._line_of(thing).append(thing)
-        if not self._comes:
+        if not (waits or self._works):
             self._go_on()
 
     def first(self, thing: T) -> None:
@@ -61,6 +66,7 @@ class Slices(Generic[T]):
     def finish(self) -> None:
         """Do all that waits now."""
         while self._waiting:
+            self._done = 0
             self._work(self._slice())
 
     def __iter__(self) -> Iterator[T]:
@@ -73,25 +79,29 @@ class Slices(Generic[T]):
     def _expect_turn(self) -> None:
         if not self._comes:
             self._comes = True
-            self._next_turn(self._go_on)
+            self._next_turn(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._comes, self._done = False, 0
+        if self._waiting:
+            self._go_on()
 
     def _go_on(self) -> None:
-        self._comes = True
+        self._works = True
         try:
             if some := self._slice():
                 self._work(some)
         finally:
-            self._comes = bool(self._waiting)
-            if self._comes:
-                self._next_turn(self._go_on)
+            self._works = False
+            if self._waiting or self._done >= self._most:
+                self._expect_turn()
 
     def _slice(self) -> list[T]:
         taken: list[T] = []
-        weight = 0
-        while self._waiting and weight < self._most:
+        while self._waiting and self._done < self._most:
             owner, line = next(iter(self._waiting.items()))
             taken.append(line.popleft())
-            weight += self._weight(taken[-1])
+            self._done += self._weight(taken[-1])
             del self._waiting[owner]
             if line:
                 self._waiting[owner] = line

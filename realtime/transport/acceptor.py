@@ -25,7 +25,7 @@ SAID_EVERY_S = 60.0
 
 class Acceptor:
     def __init__(self, listening: socket.socket, new_protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Begin. `listening` stays its owner's, who closes it after `close`."""
+        """Begin. `listening` is its owner's until `close`."""
         self._listening = listening
         self._new_protocol = new_protocol
         self._loop = asyncio.get_running_loop()
@@ -36,9 +36,11 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
+        """Nobody can connect any more: whom the kernel took would wait for as long as this process lives."""
         if self._pause is not None:
             self._pause.cancel()
         self._loop.remove_reader(self._listening)
+        self._listening.close()
 
     def _listen(self) -> None:
         self._pause = None

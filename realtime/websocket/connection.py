@@ -142,6 +142,7 @@ class Connection:
         self._reply_bytes = 0
         self._taken: list[bytes] = []  # from streams, and written as soon as all that come together are
         self._next_piece: asyncio.Handle | None = None  # of what waits, when others had their turn
+        self._all_said: asyncio.Event | None = None  # where somebody waits for that
         self._work = work
         self.pay = work.pay
         self.owe = work.owe
@@ -192,6 +193,12 @@ class Connection:
         if isinstance(frame, STEERS_ENGINE):
             self.owe(steering_s(text_length(frame)))
 
+    async def until_all_is_said(self) -> None:
+        """A peer may be slower than the streams that ended for it. To one that is gone nothing is said."""
+        if self._woken:
+            self._all_said = asyncio.Event()
+            await self._all_said.wait()
+
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""
         await self._close(CloseCode.DRAINING, "the server is going away")
@@ -205,6 +212,7 @@ class Connection:
             self._woken.clear()
             self._taken.clear()
             self._read_acks.forget_all()
+            self._note_if_all_is_said()
 
     def _replace(self, session_id: str) -> None:
         """What this client said on its old connection, and was not read yet, must not be heard any more."""
@@ -366,6 +374,11 @@ class Connection:
         """It is ready for more, and no news are being told that engines would hear of anyway."""
         self.flush()
         self._hub.flush()
+        self._note_if_all_is_said()
+
+    def _note_if_all_is_said(self) -> None:
+        if self._all_said is not None and not self._woken:
+            self._all_said.set()
 
     def _take_events(self, stream: Stream) -> None:
         tokens, encode, taken = 0, self._codec.encode, self._taken

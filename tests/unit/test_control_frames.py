@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 
 import pytest
+from starlette.routing import Route
 from starlette.types import Message, Scope
 
 from midstream import protocol
 from midstream.protocol import Params
-from realtime.http.follow_and_steer_endpoint import ControlResponse, read_frame
+from realtime.access.authentication import Credentials
+from realtime.access.client_secrets import ClientSecrets
+from realtime.http.follow_and_steer_endpoint import ControlResponse, StreamEndpoint, read_frame
+from realtime.http.guard import CALLER, HOLDER
+from realtime.http.held_bodies import holding_bodies
 from realtime.http.listener import HttpListener
 from realtime.http.request_work import MOST_WAITING, RequestWork
+from realtime.http.sse import SseTimeouts
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
+from realtime.tenants.allowance import Holder
 from realtime.work_ledger import PayerWork
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, start
@@ -116,6 +123,53 @@ async def test_of_frames_that_wait_for_their_answer_there_are_so_many_of_a_payer
         one.cancel()
     await asyncio.wait(asked)
     assert not requests._waiting
+
+
+async def test_a_cancel_is_not_refused_for_what_else_of_its_payer_waits_but_for_other_cancels() -> None:
+    """Also before it is its turn to be read."""
+    server, requests = SimulatedServer(SIZE), RequestWork()
+    credentials = Credentials(ClientSecrets(server.hub.deposits))
+    listener = RecordingListener(server)
+    listener.send(endless())
+    rest(server)
+    most = 1 << 20
+    endpoint = StreamEndpoint(server.hub, credentials, requests, most, SseTimeouts())
+    control = holding_bodies(most, Route("/", endpoint.control, methods=["POST"])).app
+
+    async def said(body: bytes) -> int:
+        holder, caller = Holder(TENANT), Caller("http", tenant=TENANT)
+        asked = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
+        scope: Scope = asked | {"path_params": {"request_id": "a"}, HOLDER: holder, CALLER: caller}
+        parts, sent = [body], list[Message]()
+
+        async def receive() -> Message:
+            if not parts:
+                await asyncio.get_running_loop().create_future()
+            return {"type": "http.request", "body": parts.pop(), "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await control(scope, receive, send)
+        return int(sent[0]["status"])
+
+    payer = requests.of(Caller("http", tenant=TENANT))
+    with ExitStack() as others:
+        for _ in range(MOST_WAITING):
+            others.enter_context(requests.waiting(payer))
+        with pytest.raises(Refusal, match="wait to be answered"):
+            await said(b'{"type": "pause"}')
+        cancelled = asyncio.create_task(said(b'{"type": "cancel"}'))
+        while not cancelled.done():
+            rest(server)
+            await asyncio.sleep(0)
+        assert await cancelled == 200
+    assert listener.final.finish_reason == "cancelled"
+    with ExitStack() as others:
+        for _ in range(MOST_WAITING):
+            others.enter_context(requests.waiting(payer, is_stop=True))
+        with pytest.raises(Refusal, match="wait to be answered"):
+            await said(b'{"type": "cancel"}')
 
 
 async def test_what_has_no_answer_takes_effect_before_that_is_said() -> None:

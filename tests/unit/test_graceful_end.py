@@ -32,6 +32,9 @@ class Open:
     def send_event(self, event: object) -> None:
         """It hears of it."""
 
+    async def until_all_is_said(self) -> None:
+        """Nothing waits for it."""
+
     async def close_for_good(self) -> None:
         if self._fails:
             raise OSError("of the transport")
@@ -86,6 +89,28 @@ async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
         await asyncio.wait_for(Server(config, ending, accepting).serve(sockets=[listening]), 30)
     assert heard.is_set()
+
+
+async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
+    """The system would take them, and another server listens at this very port."""
+    serves, told, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def ending() -> None:
+        told.set()
+        await ended.wait()
+
+    config = uvicorn.Config(lambda: None, log_config=None, lifespan="off")
+    with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
+        place = listening.getsockname()
+        server = Server(config, ending, serves.set, accepts_to_the_end=False)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        await asyncio.wait_for(serves.wait(), 30)
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.wait_for(told.wait(), 30)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(place, timeout=30)
+        ended.set()
+        await asyncio.wait_for(serving, 30)
 
 
 class Peer(FakeWebSocket):

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from realtime.http.guard import CALLER
-from realtime.http.request_work import MOST_WAITING, RequestWork
+from realtime.http.request_work import MOST_WAITING, SMALL, RequestWork
 from realtime.hub.observers import Caller
-from realtime.pieces import in_one
+from realtime.pieces import Pieces, in_one
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import LOCAL
 from realtime.transport import http_protocol, websocket_protocol
@@ -107,6 +107,66 @@ async def test_no_more_brief_requests_of_a_caller_wait_than_may() -> None:
         task.cancel()
     await asyncio.wait(waiting)
     assert not work._waiting
+
+
+async def test_brief_answers_of_a_caller_are_made_one_after_the_other_and_others_meanwhile(
+    slept: list[float],
+) -> None:
+    """Of two hundred and fifty listings none is half made but one."""
+    work, made = RequestWork(), list[str]()
+
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def pieces(name: str) -> Pieces[Response]:
+        for _ in range(20):
+            made.append(name)
+            yield
+        return Response()
+
+    async def ask(name: str, address: str) -> None:
+        request = Request({"type": "http", CALLER: Caller("http", address=address)}, receive)
+        await work.brief_response(request, pieces(name))
+
+    await asyncio.gather(ask("a", "10.0.0.1"), ask("b", "10.0.0.1"), ask("c", "10.0.0.2"))
+    assert [name for name in made if name != "c"] == ["a"] * 20 + ["b"] * 20
+    assert made.index("c") < made.index("b")
+
+
+async def test_large_answers_that_nobody_reads_are_so_many_of_a_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A listing may have a megabyte, and thousands of connections may wait for one."""
+    monkeypatch.setattr("realtime.http.request_work.MOST_UNREAD", 2 * (SMALL + 1))
+    work, caller, another = RequestWork(), Caller("http", address="a"), Caller("http", address="b")
+    goes = asyncio.Event()
+
+    async def receive() -> dict[str, str]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        await goes.wait()
+
+    async def ask(who: Caller, size: int) -> asyncio.Task[None]:
+        scope = {"type": "http", CALLER: who}
+        told = in_one(lambda: Response(size * b"x"))
+        answer = await work.brief_response(Request(scope, receive), told)
+        sending = asyncio.create_task(answer(scope, receive, send))
+        await asyncio.sleep(0)
+        return sending
+
+    unread = [await ask(caller, SMALL + 1), await ask(caller, SMALL + 1), await ask(caller, SMALL)]
+    with pytest.raises(Refusal, match="wait to be read"):
+        await ask(caller, SMALL + 1)
+    unread.append(await ask(another, SMALL + 1))
+    unread.pop(0).cancel()
+    await asyncio.sleep(0)
+    unread.append(await ask(caller, SMALL + 1))
+    goes.set()
+    await asyncio.gather(*unread)
+    assert not work._unread
 
 
 def test_bytes_and_requests_are_paid_for_from_one_ledger_though_nobody_has_paid_into_it_yet() -> None:

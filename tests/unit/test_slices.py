@@ -29,11 +29,25 @@ class Turns:
 
 
 def test_few_are_done_at_once() -> None:
-    turns = Turns(most=3)
+    turns = Turns(most=7)
     turns.slices.add([1, 2])
     turns.slices.add([3])
     assert turns.done == [[1, 2], [3]]
     assert not turns.asked
+
+
+def test_of_many_that_bring_a_few_each_a_turn_has_no_more_than_of_one_that_brings_many() -> None:
+    """As of a thousand connections that go at once."""
+    turns = Turns(most=2)
+    for number in range(1, 6):
+        turns.slices.add([1] * number)
+    assert turns.done == [[1], [1]]
+    assert len(turns.asked) == 1
+    turns.asked.popleft()()
+    assert turns.done == [[1], [1], [1, 1]]
+    turns.pass_on()
+    assert sum(map(len, turns.done)) == 15
+    assert max(map(len, turns.done)) == 2
 
 
 def test_of_many_each_turn_has_some_and_what_comes_later_is_done_later() -> None:

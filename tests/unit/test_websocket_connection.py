@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from realtime.hub.ended_streams import KEPT_S
 from realtime.hub.listener import Listener
 from realtime.hub.observers import Caller, Observer
 from realtime.refusal import Refusal
+from realtime.server import let_finish
 from realtime.stream.stream import Stream
 from realtime.websocket.connection import Connection, ConnectionLimits, serve
 from realtime.work_budget import BURST_S
@@ -150,6 +152,35 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
     await connection.close_for_good()
     assert client.ended == set("abc")
     assert client.closed is not None
+    client.hang_up()
+    await serving
+
+
+@pytest.mark.parametrize("goes", [False, True])
+async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is_gone(goes: bool) -> None:
+    server, client = SimulatedServer(SIZE), Client()
+    connections: dict[str, Connection] = {}
+    endpoints: Any = SimpleNamespace(open=connections)
+    serving = asyncio.create_task(
+        serve(client, server.hub, CALLER, PayerWork(), LIMITS, connections, Observer())  # type: ignore[arg-type]
+    )
+    client.say(start("a", params=Params(max_tokens=2, ignore_eos=True)))
+    await client.started.get()
+    client.writable = False
+    while server.hub.streams:
+        server.tick()
+    fleet: Any = None
+    ending = asyncio.create_task(let_finish(server.hub, fleet, endpoints, grace_s=600, hands_over=False))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert client.closed is None
+    if goes:
+        client.hang_up()
+    else:
+        client.writable = True
+        client.on_writable()
+    await asyncio.wait_for(ending, 30)
+    assert client.ended == (set() if goes else {"a"})
     client.hang_up()
     await serving
 
