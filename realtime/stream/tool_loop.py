@@ -92,7 +92,9 @@ class ToolLoop:
         told = [event for event in events if isinstance(event, ToolCallDone | SnapshotCall)]
         if not (self._approvals and told):
             return
-        waiting = {call.call_id for call in self._calls if self.waits_for_approval(call)}
+        known = {event.call_id for event in told}
+        calls = (call for call in self._calls if call.call_id in known)
+        waiting = {call.call_id for call in calls if self.waits_for_approval(call)}
         for event in told:
             event.approval = event.end is not None and event.call_id in waiting
 
