@@ -485,6 +485,7 @@ class Stream:
     def detach(self, now: float, step: int) -> None:
         """Nobody listens any more."""
         self.outbox.drop_replay()
+        self._tools.leave()
         if self.terms.on_disconnect == "cancel":
             self.abandon(now, step)
         elif self.terms.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:

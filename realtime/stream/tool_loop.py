@@ -178,6 +178,10 @@ class ToolLoop:
         """Not all of the output stands any more."""
         self.turn_has_ended = False
         self.settle()
+        self.leave()
+
+    def leave(self) -> None:
+        """Whoever was telling them again does so no more; or they are not those of all calls any more."""
         self.left = bool(self._results)
 
     def drop(self, call_id: str) -> None:
