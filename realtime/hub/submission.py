@@ -20,6 +20,7 @@ from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
+from realtime.hub.untaken import Untaken
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
@@ -130,17 +131,17 @@ class Submission:
         """The streams of this model."""
         return [entry for entry in self._registry.entries if entry.stream.model.name == self._model]
 
-    def engine_lost(self, engine: ServingEngine, *, blameless: bool) -> int | None:
-        """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
-        end."""
+    def engine_lost(self, engine: ServingEngine, untaken: Untaken, *, blameless: bool) -> int | None:
+        """Returns the stream that is known to be what kills engines, if one is. `untaken`: of what it has
+        said; `blameless`: it was told to end."""
         del self._engines[engine.number]
         culprit = None
         if blameless:
             self._recovery.engine_left(engine.number)
         else:
             of_it = (entry.stream for entry in self._registry.entries if entry.engine is engine)
-            at_rest = {stream.number for stream in of_it if not stream.needs_compute}
-            culprit = self._recovery.engine_died(engine.number, at_rest)
+            at_rest = {stream.number for stream in of_it if untaken.rests(stream)}
+            culprit = self._recovery.engine_died(engine.number, at_rest, untaken.moved)
         self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)
