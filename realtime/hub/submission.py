@@ -170,14 +170,16 @@ class Submission:
             if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
         ]
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
+        given = list[Given]()
         for entry in free:
             stream = entry.stream
             engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
             if engine is None:
-                return
-            if entry.stream.needs_compute:
-                self._recovery.given(engine.number, [entry.stream.number])
-            self._give(engine, [entry.stream.number])
+                break
+            if stream.needs_compute:
+                self._recovery.given(engine.number, [stream.number])
+            given.append(self._assign(engine, entry))
+        self._slices.add(given)
 
     def _try_among_others(self) -> None:
         """No engine has come on which suspects could be tried apart."""
@@ -223,14 +225,13 @@ class Submission:
             self.place(self._entries)
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
-        given = list[Given]()
-        for number in numbers:
-            entry = self._registry.by_number(number)
-            if entry is not None:  # else it ended while it was held back
-                entry.engine = engine
-                engine.give(number, len(entry.stream.context))
-                given.append(Given(engine, number))
-        self._slices.add(given)
+        known = filter(None, map(self._registry.by_number, numbers))  # others ended while they were held back
+        self._slices.add([self._assign(engine, entry) for entry in known])
+
+    def _assign(self, engine: ServingEngine, entry: LiveStream) -> Given:
+        entry.engine = engine
+        engine.give(entry.stream.number, len(entry.stream.context))
+        return Given(engine, entry.stream.number)
 
     def _weight(self, one: Given) -> int:
         entry = self._registry.by_number(one.number)

@@ -9,6 +9,7 @@ from engine import api
 from engine.schedule.sequence import Sequence
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.hub import serving, submission
 from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.submission import REPLACEMENT_S
 from realtime.stream.stream import Stream
@@ -90,6 +91,36 @@ def test_streams_are_divided_and_only_those_of_the_engine_that_dies_feel_it(
     ticks(server, 60)
     assert finals(listener) == dict.fromkeys(names, "length")
     assert [text(listener, name) for name in names] == undisturbed(names)
+
+
+def test_others_are_given_what_a_dead_engine_had_in_several_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", submission.STREAM_TOKENS)
+    server = SimulatedServer(SIZE, engines=3)
+    listener = RecordingListener(server)
+    for name in range(12):
+        listener.send(endless(f"{name}", credit=PLENTY))
+    ticks(server, 5)
+    server.kill_engine(0)
+    for turn in range(1, 5):
+        down = [commands for one in server.engines for commands in one.down]
+        assert sum(isinstance(command, api.Submit) for commands in down for command in commands) == turn
+        server.clock.advance(0)
+
+
+def test_of_long_ones_that_lose_their_engine_fewer_are_told_in_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What engines hold of each is looked for."""
+    monkeypatch.setattr(serving, "LOST_A_TURN", 1000 // serving.LOOKED_FOR)
+    server = SimulatedServer(SIZE, engines=3)
+    listener = RecordingListener(server)
+    for name in range(6):
+        listener.send(endless(f"{name}", prompt=[60 + name] * 1000, credit=PLENTY))
+    ticks(server, 20)
+    server.kill_engine(0)
+    for turn in range(1, 3):
+        assert [stream.paused for stream in server.hub.streams].count("engine") == turn
+        server.clock.advance(0)
 
 
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(
