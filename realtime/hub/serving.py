@@ -26,8 +26,6 @@ from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 
 LOST_A_TURN = 256  # streams
-LOOKED_FOR = 128  # tokens of a context, which other engines may hold, and that weigh as a stream more
-MOST_LOOKED_FOR = 4096  # of them
 REFUSED = 4  # commands that the end of one refuses, and that weigh as a stream more
 
 
@@ -46,7 +44,7 @@ class Serving:
         """`send`: commands to the engine of that number."""
         self.engines: dict[int, ServingEngine] = {}  # that are there now, by number
         next_turn = partial(call_later, 0)
-        self.losing = Slices(self._lose, most=LOST_A_TURN, next_turn=next_turn, weight=_weight_of_loss)
+        self.losing = Slices(self._lose, most=LOST_A_TURN, next_turn=next_turn, weight=_weight)
         self._failing = Slices(self._fail_unloaded, most=LOST_A_TURN, next_turn=next_turn, weight=_weight)
         self._models = models
         self._registry = registry
@@ -207,8 +205,3 @@ class Serving:
 
 def _weight(entry: LiveStream) -> int:
     return weight_of_end(entry.stream, REFUSED)
-
-
-def _weight_of_loss(entry: LiveStream) -> int:
-    """It may end with that, or is looked for in other engines."""
-    return _weight(entry) + min(len(entry.stream.context), MOST_LOOKED_FOR) // LOOKED_FOR

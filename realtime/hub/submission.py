@@ -9,6 +9,7 @@ here, nor is a clock looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import tee
 from random import Random
 from typing import NamedTuple
@@ -27,6 +28,10 @@ from realtime.stream.stream import Stream
 # To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
 SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
 HISTORY_BYTES = 4  # that a stream takes along for whoever adopts it, as a token
+
+PLACED_A_TURN = 256  # streams
+LOOKED_FOR = 128  # tokens of a context, which engines may hold, and that weigh as a stream more
+MOST_LOOKED_FOR = 4096  # of them
 
 NAMED = 256  # blocks of a context that are looked for, from its beginning on
 REPLACEMENT_S = 10.0  # for which suspects wait for an engine of their own, where others run
@@ -60,12 +65,9 @@ class Submission:
         self._suspicious = False  # when it was last looked
         self.drains = False  # whether nobody is to come to its engines any more
         self._chance = Random()
-        self._slices = Slices(
-            self._submit,
-            most=SUBMIT_TOKENS,
-            next_turn=lambda turn: call_later(0, turn),
-            weight=self._weight,
-        )
+        next_turn = partial(call_later, 0)
+        self._placing = Slices(self._place, most=PLACED_A_TURN, next_turn=next_turn, weight=_weight_of_place)
+        self._slices = Slices(self._submit, most=SUBMIT_TOKENS, next_turn=next_turn, weight=self._weight)
 
     def proven(self, engine: int) -> bool:
         """Whether everybody whom the engine was given moved on in it."""
@@ -162,16 +164,14 @@ class Submission:
 
     def place(self, entries: Iterable[LiveStream]) -> None:
         """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
-        Who is suspected waits."""
-        suspects = self._recovery.suspects
-        free = [
-            entry
-            for entry in entries
-            if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
-        ]
+        Who is suspected waits. Of many each turn some are looked for in what engines hold."""
+        free = self._free(entries)
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
+        self._placing.add(free)
+
+    def _place(self, entries: list[LiveStream]) -> None:
         given = list[Given]()
-        for entry in free:
+        for entry in self._free(entries):
             stream = entry.stream
             engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
             if engine is None:
@@ -180,6 +180,14 @@ class Submission:
                 self._recovery.given(engine.number, [stream.number])
             given.append(self._assign(engine, entry))
         self._slices.add(given)
+
+    def _free(self, entries: Iterable[LiveStream]) -> list[LiveStream]:
+        suspects = self._recovery.suspects
+        return [
+            entry
+            for entry in entries
+            if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
+        ]
 
     def _try_among_others(self) -> None:
         """No engine has come on which suspects could be tried apart."""
@@ -256,3 +264,7 @@ def _names(context: Context, tenant: int, block: int) -> Iterator[bytes]:
     """Digests of the blocks that the stream would find in an engine. The last token is always computed."""
     tokens = context.beginning(NAMED * block + 1)[:-1]
     return digests(tokens, block, salt(tenant))
+
+
+def _weight_of_place(entry: LiveStream) -> int:
+    return 1 + min(len(entry.stream.context), MOST_LOOKED_FOR) // LOOKED_FOR

@@ -9,7 +9,7 @@ from engine import api
 from engine.schedule.sequence import Sequence
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub import serving, submission
+from realtime.hub import submission
 from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.submission import REPLACEMENT_S
 from realtime.stream.stream import Stream
@@ -57,6 +57,12 @@ def finals(listener: RecordingListener) -> dict[str, str]:
     }
 
 
+def submitted(server: SimulatedServer) -> int:
+    """Streams that are on their way to an engine."""
+    down = [commands for one in server.engines for commands in one.down]
+    return sum(isinstance(command, api.Submit) for commands in down for command in commands)
+
+
 def ticks(server: SimulatedServer, count: int) -> None:
     for _ in range(count):
         server.tick()
@@ -102,24 +108,24 @@ def test_others_are_given_what_a_dead_engine_had_in_several_goes(monkeypatch: py
     ticks(server, 5)
     server.kill_engine(0)
     for turn in range(1, 5):
-        down = [commands for one in server.engines for commands in one.down]
-        assert sum(isinstance(command, api.Submit) for commands in down for command in commands) == turn
+        assert submitted(server) == turn
         server.clock.advance(0)
 
 
-def test_of_long_ones_that_lose_their_engine_fewer_are_told_in_one_go(
+def test_of_long_ones_that_have_lost_theirs_fewer_are_looked_for_elsewhere_in_one_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What engines hold of each is looked for."""
-    monkeypatch.setattr(serving, "LOST_A_TURN", 1000 // serving.LOOKED_FOR)
+    """And all hear at once that it is gone."""
+    monkeypatch.setattr(submission, "PLACED_A_TURN", 1000 // submission.LOOKED_FOR)
     server = SimulatedServer(SIZE, engines=3)
     listener = RecordingListener(server)
-    for name in range(6):
+    for name in range(9):
         listener.send(endless(f"{name}", prompt=[60 + name] * 1000, credit=PLENTY))
     ticks(server, 20)
     server.kill_engine(0)
-    for turn in range(1, 3):
-        assert [stream.paused for stream in server.hub.streams].count("engine") == turn
+    for placed in range(1, 4):
+        assert [stream.paused for stream in server.hub.streams].count("engine") == 3
+        assert submitted(server) == placed
         server.clock.advance(0)
 
 
