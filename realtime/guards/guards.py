@@ -17,6 +17,7 @@ from midstream.protocol import Beside, Guard, GuardAction
 from realtime.guards.acts import Acts
 from realtime.guards.pattern import MOST_BACK
 from realtime.guards.reading import Find, GuardReading, Written
+from realtime.guards.watches import patterns_of
 
 GUARD_BYTES = 600  # what one weighs
 DETAIL = 200  # characters of what was found that are told
@@ -60,11 +61,13 @@ class Guards:
 
     def __init__(self, asked: Sequence[Guard], written: Written) -> None:
         self.asked = list(asked)
+        self._patterns = patterns_of(asked)  # of watches, which are made anew where they begin again
+        self._patterns_bytes = sum(pattern.bytes for pattern in self._patterns)
         self._reading = GuardReading(self.asked, written)
 
     @property
     def bytes(self) -> int:
-        return GUARD_BYTES * len(self.asked) + self._reading.bytes
+        return GUARD_BYTES * len(self.asked) + self._patterns_bytes + self._reading.bytes
 
     @property
     def reading(self) -> bool:

@@ -22,6 +22,7 @@ MOST_STEPS = 64  # that one character may cost
 MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
 MOST_IN_ALL = 1 << 16  # steps and masks, of all patterns: some 12 MB at most
 MOST_BACK = 4096  # characters that are looked back through
+POSITION_BYTES = 100  # what one weighs, as measured
 START = 0
 
 _SHIFT = KINDS.bit_length() - 1  # of a state: its positions stand before the kind of the last character
@@ -81,6 +82,11 @@ class Pattern:
             )
         self._masks = Remembered[str, int]()
         self._steps = Remembered[tuple[int, str], tuple[int, int]]()
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes, beside what it remembers."""
+        return POSITION_BYTES * self.positions
 
     @property
     def may_be_empty(self) -> bool:
@@ -145,8 +151,15 @@ class Pattern:
 
 @lru_cache(maxsize=1024)
 def pattern_of(source: str) -> Pattern:
-    """All that look for the same share it. Raises `RegexError`."""
-    return Pattern(source)
+    """All that look for the same share it: to make one takes milliseconds. What nobody looks for is known for
+    a while. Raises `RegexError`."""
+    pattern = _in_use.get(source)
+    if pattern is None:
+        pattern = _in_use[source] = Pattern(source)
+    return pattern
+
+
+_in_use = WeakValueDictionary[str, Pattern]()
 
 
 def _at(bits: Bits, number: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from midstream.protocol import Channel, Guard
@@ -188,3 +188,9 @@ def watch_of(guard: Guard) -> Watch | None:
         case Guard(tool=str() as tool):
             return ToolWatch(tool)
     return None
+
+
+def patterns_of(guards: Sequence[Guard]) -> list[Pattern]:
+    """What they look for: whoever holds these need not make them anew for their watches."""
+    texts = (text for guard in guards for text in (guard.regex, guard.forbid, guard.require))
+    return [pattern_of(text) for text in texts if isinstance(text, str)]

@@ -83,8 +83,13 @@ class EngineRecovery:
         """An engine that others are on is given these besides."""
         self._unproven.setdefault(engine, set()).update(numbers)
 
-    def engine_died(self, engine: int, at_rest: AbstractSet[int] = frozenset()) -> int | None:
-        """Returns the culprit, if that is clear now. `at_rest`: for whom it had nothing to compute."""
+    def engine_died(
+        self, engine: int, at_rest: AbstractSet[int] = frozenset(), moved: Iterable[int] = ()
+    ) -> int | None:
+        """Returns the culprit, if that is clear now. `at_rest`: for whom it had nothing to compute. `moved`:
+        who has moved on there besides, as is known now that nobody is given to it any more."""
+        for number in moved:
+            self._move(engine, number)
         watched = set(self._watched) if engine == self._tried_on else set[int]()
         moves, unproven = self._take(engine)
         under = {number: self._deaths.get(number) for number in (moves.keys() | unproven) - at_rest}
@@ -146,7 +151,8 @@ class EngineRecovery:
         if engine is None:
             return []
         self._moves.get(engine, Counter[int]()).pop(number, None)
-        return self._passes(engine, number)
+        self._pass(engine, number)
+        return self._go_on(engine)
 
     def trusts(self, engine: int) -> bool:
         """Whether nobody is watched there, or has lost an engine: it need only be counted who moves on."""
@@ -162,6 +168,10 @@ class EngineRecovery:
     def progressed(self, engine: int, number: int, *, rests: bool = False) -> list[int]:
         """A stream has moved on; returns those that its engine is given now. `rests`: it will not go on by
         itself, and is not waited for."""
+        self._move(engine, number, rests=rests)
+        return self._go_on(engine)
+
+    def _move(self, engine: int, number: int, *, rests: bool = False) -> None:
         self.count(engine, (number,))
         moved = self._moves[engine][number]
         last = self._deaths.get(number)
@@ -169,10 +179,9 @@ class EngineRecovery:
             del self._deaths[number]
             last = None
         if rests or (moved > FEW and last is None and self.is_watched(engine)):
-            return self._passes(engine, number)
-        if moved > FEW and last is not None:
+            self._pass(engine, number)
+        elif moved > FEW and last is not None:
             self._unproven.get(engine, set()).discard(number)
-        return self._go_on(engine)
 
     def preparing(self, engine: int, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
@@ -181,14 +190,15 @@ class EngineRecovery:
     def prepared(self, engine: int) -> list[int]:
         """Nothing is being prepared there any more; returns those that the engine is given now."""
         moved = self._preparing.pop(engine, ())
-        return [other for number in moved for other in self._passes(engine, number)]
+        for number in moved:
+            self._pass(engine, number)
+        return self._go_on(engine) if moved else []
 
-    def _passes(self, engine: int, number: int) -> list[int]:
+    def _pass(self, engine: int, number: int) -> None:
         """Nobody waits for it any more."""
         self._unproven.get(engine, set()).discard(number)
         if engine == self._tried_on:
             self._watched.discard(number)
-        return self._go_on(engine)
 
     def _go_on(self, engine: int) -> list[int]:
         if engine != self._tried_on or self._unproven.get(engine):

@@ -73,13 +73,17 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
-    expressions = sum(map(guards.written_length, guards.expressions(_guards(frame))))
-    compiled += expressions * min(expressions, GUARD_CHARACTER)
+    compiled += guards_length(_guards(frame))
     if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
         compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
     if isinstance(frame, protocol.Start) and frame.past is not None:
         compiled += sum(map(_step_length, frame.past.steering))
     return compiled + _written(frame)
+
+
+def guards_length(asked: list[Guard]) -> int:
+    expressions = sum(map(guards.written_length, guards.expressions(asked)))
+    return expressions * min(expressions, GUARD_CHARACTER)
 
 
 def _step_length(step: PastAdjust | PastInject) -> int:

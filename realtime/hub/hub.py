@@ -295,12 +295,10 @@ class Hub:
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
-        if not blameless:
-            self._incoming.engine_died(number)
-        lost = self.serving.engines[number]
+        lost, untaken = self.serving.engines[number], self._incoming.untaken(number)
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)
-        self.serving.engine_lost(number, blameless=blameless)
+        self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
 
     def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:

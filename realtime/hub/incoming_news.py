@@ -25,6 +25,7 @@ from realtime.hub.registry import LiveStream, StreamRegistry, Timer
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.told import Released
+from realtime.hub.untaken import Untaken, moves
 from realtime.hub.waking import Waking
 from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
@@ -93,13 +94,14 @@ class IncomingNews:
         else:
             self._lines.add(steps)
 
-    def engine_died(self, number: int) -> None:
-        """How far its streams have moved on is known by what it said, also where nobody has taken that in:
-        who is to blame hangs on it."""
-        engine, by_number = self._serving.engines[number], self._registry.by_number
-        waiting = [one.news for one in self._lines if one.step.engine is engine and _moves(one.news)]
-        entries = [entry for news in waiting if (entry := by_number(news.stream)) and entry.engine is engine]
-        self._serving.of_engine(number).progressed(engine, [entry.stream for entry in entries])
+    def untaken(self, number: int) -> Untaken:
+        """What the engine of this number has said of its streams, and nobody has taken in."""
+        engine, by_number, untaken = self._serving.engines[number], self._registry.by_number, Untaken()
+        for one in self._lines:
+            entry = by_number(one.news.stream) if one.step.engine is engine else None
+            if entry is not None and entry.engine is engine:
+                untaken.add(one.news)
+        return untaken
 
     def _wait_s(self, stream: int) -> float:
         """Who has guards pays for what they do. While that is owed, and there are others, they read no more;
@@ -170,7 +172,7 @@ class IncomingNews:
                     continue
                 news = one.news
                 computed[entry.key.tenant] += tokens_computed(news)
-                if _moves(news):
+                if moves(news):
                     moved[one.step.engine].append(entry.stream)
                 wake(entry.stream)
             for one in reversed(later):
@@ -280,11 +282,6 @@ class IncomingNews:
         entry.stream.release_kv(entry.step)
         entry.note(Released())
         self._serving.flush()
-
-
-def _moves(news: api.News) -> bool:
-    """Whether their stream has moved on."""
-    return bool(news.tokens or news.changes)
 
 
 def _is_more(news: api.News) -> bool:

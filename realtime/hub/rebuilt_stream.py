@@ -18,16 +18,20 @@ from msgspec.structs import replace
 from engine import api
 from engine.command_digest import digest
 from engine.int32 import of_int32
+from midstream.protocol import Guard
+from realtime.guards.pattern import Pattern
+from realtime.guards.watches import patterns_of
 from realtime.hub.frame_tokenizing import (
     GRAMMAR,
     GRAMMAR_CHARACTER,
+    guards_length,
     openings,
     past_injects,
     text_length,
 )
 from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
-from realtime.hub.told import asked_at, tell
+from realtime.hub.told import asked_at, guards_in, tell
 from realtime.refusal import Refusal
 from realtime.stream.memory import MemoryAccount
 from realtime.stream.owner import Owner
@@ -64,6 +68,7 @@ class RebuiltStream:
         self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
         self.stream: Stream  # once it has been told all
         self._heard = 0  # news
+        self._patterns: list[list[Pattern]] = []  # that its guards look for, until it has them
         self._journal = journal
         self._ahead_s = ahead_s
         self._model = model
@@ -98,12 +103,15 @@ class RebuiltStream:
     def rules_length(self) -> int:
         """Of what `try_rules` has compiled, in characters as texts are counted; a fork's is somewhere in its
         parent's record."""
+        length = sum(map(guards_length, self._guards))
         if self.record.origin is not None:
-            return GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
-        return text_length(self.record.start) if self.record.start.tools else 0
+            return length + GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
+        return length + (text_length(self.record.start) if self.record.start.tools else 0)
 
     def try_rules(self) -> None:
-        """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
+        """Have compiled what its tools ask for, and its guards, which takes long once: for a thread, before
+        it is told."""
+        self._patterns = list(map(patterns_of, self._guards))
         if self.record.origin is not None:
             self._parent.try_rules()
         elif self.record.start.tools:
@@ -113,6 +121,12 @@ class RebuiltStream:
                 raise  # it may be asked for again
             except Refusal:
                 pass  # it is raised again, when it is told
+
+    @cached_property
+    def _guards(self) -> list[list[Guard]]:
+        """Those that it began with, and those that were put in."""
+        put_in = (guards_in(note.told) for note in self._journal.history.notes)
+        return [asked for asked in (self.record.params.guards or [], *put_in) if asked]
 
     @cached_property
     def _parent(self) -> RebuiltStream:

@@ -18,6 +18,7 @@ from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_e
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
 from realtime.hub.submission import Submission
+from realtime.hub.untaken import Untaken
 from realtime.hub.waking import Waking
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
@@ -114,12 +115,12 @@ class Serving:
         self._submission_to[number] = submission = self.of_model(model.name)
         submission.engine_ready(engine)
 
-    def engine_lost(self, number: int, *, blameless: bool) -> None:
+    def engine_lost(self, number: int, untaken: Untaken, *, blameless: bool) -> None:
         """Its streams go on where another runs, or wait for one; but one that has killed too many. Of
-        thousands each turn some are told. `blameless`: it was told to end."""
+        thousands each turn some are told. `untaken`: of what it has said; `blameless`: it was told to end."""
         lost = self.engines.pop(number)
         lost.lose()
-        culprit = self._submission_to[number].engine_lost(lost, blameless=blameless)
+        culprit = self._submission_to[number].engine_lost(lost, untaken, blameless=blameless)
         entry = None if culprit is None else self._registry.by_number(culprit)
         if entry is not None:
             self._fail([entry], "the engine failed again and again while it computed this stream")

@@ -9,6 +9,7 @@ here, nor is a clock looked at.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import tee
 from random import Random
 from typing import NamedTuple
@@ -20,12 +21,17 @@ from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
+from realtime.hub.untaken import Untaken
 from realtime.stream.context import Context
 from realtime.stream.stream import Stream
 
 # To a new engine in one go, a few milliseconds' work: tokens, as which a stream counts that has few.
 SUBMIT_TOKENS, STREAM_TOKENS = 50_000, 500
 HISTORY_BYTES = 4  # that a stream takes along for whoever adopts it, as a token
+
+PLACED_A_TURN = 256  # streams
+LOOKED_FOR = 128  # tokens of a context, which engines may hold, and that weigh as a stream more
+MOST_LOOKED_FOR = 4096  # of them
 
 NAMED = 256  # blocks of a context that are looked for, from its beginning on
 REPLACEMENT_S = 10.0  # for which suspects wait for an engine of their own, where others run
@@ -59,12 +65,9 @@ class Submission:
         self._suspicious = False  # when it was last looked
         self.drains = False  # whether nobody is to come to its engines any more
         self._chance = Random()
-        self._slices = Slices(
-            self._submit,
-            most=SUBMIT_TOKENS,
-            next_turn=lambda turn: call_later(0, turn),
-            weight=self._weight,
-        )
+        next_turn = partial(call_later, 0)
+        self._placing = Slices(self._place, most=PLACED_A_TURN, next_turn=next_turn, weight=_weight_of_place)
+        self._slices = Slices(self._submit, most=SUBMIT_TOKENS, next_turn=next_turn, weight=self._weight)
 
     def proven(self, engine: int) -> bool:
         """Whether everybody whom the engine was given moved on in it."""
@@ -130,17 +133,17 @@ class Submission:
         """The streams of this model."""
         return [entry for entry in self._registry.entries if entry.stream.model.name == self._model]
 
-    def engine_lost(self, engine: ServingEngine, *, blameless: bool) -> int | None:
-        """Returns the stream that is known to be what kills engines, if one is. `blameless`: it was told to
-        end."""
+    def engine_lost(self, engine: ServingEngine, untaken: Untaken, *, blameless: bool) -> int | None:
+        """Returns the stream that is known to be what kills engines, if one is. `untaken`: of what it has
+        said; `blameless`: it was told to end."""
         del self._engines[engine.number]
         culprit = None
         if blameless:
             self._recovery.engine_left(engine.number)
         else:
             of_it = (entry.stream for entry in self._registry.entries if entry.engine is engine)
-            at_rest = {stream.number for stream in of_it if not stream.needs_compute}
-            culprit = self._recovery.engine_died(engine.number, at_rest)
+            at_rest = {stream.number for stream in of_it if untaken.rests(stream)}
+            culprit = self._recovery.engine_died(engine.number, at_rest, untaken.moved)
         self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)
@@ -161,22 +164,30 @@ class Submission:
 
     def place(self, entries: Iterable[LiveStream]) -> None:
         """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
-        Who is suspected waits."""
+        Who is suspected waits. Of many each turn some are looked for in what engines hold."""
+        free = self._free(entries)
+        free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
+        self._placing.add(free)
+
+    def _place(self, entries: list[LiveStream]) -> None:
+        given = list[Given]()
+        for entry in self._free(entries):
+            stream = entry.stream
+            engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
+            if engine is None:
+                break
+            if stream.needs_compute:
+                self._recovery.given(engine.number, [stream.number])
+            given.append(self._assign(engine, entry))
+        self._slices.add(given)
+
+    def _free(self, entries: Iterable[LiveStream]) -> list[LiveStream]:
         suspects = self._recovery.suspects
-        free = [
+        return [
             entry
             for entry in entries
             if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
         ]
-        free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
-        for entry in free:
-            stream = entry.stream
-            engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
-            if engine is None:
-                return
-            if entry.stream.needs_compute:
-                self._recovery.given(engine.number, [entry.stream.number])
-            self._give(engine, [entry.stream.number])
 
     def _try_among_others(self) -> None:
         """No engine has come on which suspects could be tried apart."""
@@ -222,14 +233,13 @@ class Submission:
             self.place(self._entries)
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
-        given = list[Given]()
-        for number in numbers:
-            entry = self._registry.by_number(number)
-            if entry is not None:  # else it ended while it was held back
-                entry.engine = engine
-                engine.give(number, len(entry.stream.context))
-                given.append(Given(engine, number))
-        self._slices.add(given)
+        known = filter(None, map(self._registry.by_number, numbers))  # others ended while they were held back
+        self._slices.add([self._assign(engine, entry) for entry in known])
+
+    def _assign(self, engine: ServingEngine, entry: LiveStream) -> Given:
+        entry.engine = engine
+        engine.give(entry.stream.number, len(entry.stream.context))
+        return Given(engine, entry.stream.number)
 
     def _weight(self, one: Given) -> int:
         entry = self._registry.by_number(one.number)
@@ -254,3 +264,7 @@ def _names(context: Context, tenant: int, block: int) -> Iterator[bytes]:
     """Digests of the blocks that the stream would find in an engine. The last token is always computed."""
     tokens = context.beginning(NAMED * block + 1)[:-1]
     return digests(tokens, block, salt(tenant))
+
+
+def _weight_of_place(entry: LiveStream) -> int:
+    return 1 + min(len(entry.stream.context), MOST_LOOKED_FOR) // LOOKED_FOR

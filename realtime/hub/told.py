@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
 from midstream import protocol
-from midstream.protocol import Message, Params
+from midstream.protocol import Guard, Message, Params
 from realtime.stream.engine_commands import SteeringFrame, index_of
 from realtime.stream.pending_commands import CallFrame, Computing
 from realtime.stream.stream import Stream
@@ -104,6 +104,14 @@ def asked_at(told: bytes) -> int:
     """The token, if it was asked at one."""
     frame = _decode(told)
     return index_of(frame.frame if isinstance(frame, PutIn) else frame) or 0
+
+
+def guards_in(told: bytes) -> list[Guard]:
+    """That are put in by this."""
+    if b"guards" not in told:  # as nearly always
+        return []
+    frame = _decode(told)
+    return (isinstance(frame, protocol.Adjust) and frame.params.guards) or []
 
 
 def tell(stream: Stream, told: bytes, now: float, engine: Callable[[str], Computing]) -> None:

@@ -118,7 +118,7 @@ class Context:
         if not command.tokens:
             return
         messages = frame.messages if isinstance(frame, protocol.Inject) else None
-        answers = [message.tool_call_id for message in messages or () if message.tool_call_id is not None]
+        answers = {message.tool_call_id for message in messages or () if message.tool_call_id is not None}
         amends = frame.call_id if isinstance(frame, protocol.Amend) else None
         new_turn = messages is not None
         self.output.inject(command.tokens, new_turn=new_turn, answers=answers, amends=amends)

@@ -85,8 +85,8 @@ class LaterCommands:
         assert isinstance(asked.frame, protocol.Approve), "all others are commands"
         self._reading_on.read_all()
         call = self._tools.approve(asked.frame.call_id)
-        for unsent in self._outbox.unsent:  # among it perhaps that it waits for this
-            self._tools.tell_approvals(unsent.beside)
+        unsent = [event for pending in self._outbox.unsent for event in pending.beside]
+        self._tools.tell_approvals(unsent)  # among it perhaps that it waits for this
         return protocol.Approved(
             request_id=self._outbox.request_id, ref=asked.ref, index=call.index, call_id=call.call_id
         )

@@ -9,7 +9,7 @@ and their order, and nothing of what a reply means.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.guards.guards import Verdict
+from realtime.guards.pattern import Pattern
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES, command_bytes
 from realtime.text.stop_strings import StopMatcher
@@ -39,6 +40,7 @@ class PendingCommand(Struct):
     params: Params | None = None
     received_s: float = 0.0
     stop_matcher: StopMatcher | None = None  # of `params`: built when it is asked for, by whoever asks
+    patterns: Sequence[Pattern] = ()  # of their guards, likewise
     preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
     owe: Owe | None = None  # whoever steers, and pays for it
@@ -232,7 +234,7 @@ def _tokens_of_text(pending: PendingCommand) -> int:
 
 
 def _bytes(pending: PendingCommand) -> int:
-    size = command_bytes(pending.command, pending.params)
+    size = command_bytes(pending.command, pending.params) + sum(one.bytes for one in pending.patterns)
     match pending.frame:
         case protocol.Amend(arguments=arguments):
             size += CHARACTER_BYTES * len(arguments)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from engine import api
 from midstream import protocol
 from midstream.protocol import Params
+from realtime.guards.watches import patterns_of
 from realtime.stream.context import Context
 from realtime.stream.engine_commands import SteeringFrame, commands_for
 from realtime.stream.grants import Grants
@@ -65,6 +66,7 @@ class Steering:
             frame, reasons_otherwise=params is not None and params.reasoning_tokens != before.reasoning_tokens
         )
         matcher = None if params is None else matcher_for(stops(params))
+        patterns = patterns_of((isinstance(frame, protocol.Adjust) and frame.params.guards) or ())
         for command in (commands := self._commands_for(frame, params)):
             preliminary = command is not commands[-1]
             self._commands.request(
@@ -74,6 +76,7 @@ class Steering:
                     step,
                     params,
                     stop_matcher=matcher,
+                    patterns=() if preliminary else patterns,
                     received_s=now,
                     preliminary=preliminary,
                     send_reply=send_reply,

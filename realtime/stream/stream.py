@@ -485,6 +485,7 @@ class Stream:
     def detach(self, now: float, step: int) -> None:
         """Nobody listens any more."""
         self.outbox.drop_replay()
+        self._tools.leave()
         if self.terms.on_disconnect == "cancel":
             self.abandon(now, step)
         elif self.terms.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:
@@ -505,6 +506,8 @@ class Stream:
         """Somebody listens, `anew` or again, and has all events up to `after`: the others come again. Nobody
         knows which those are that were counted in another `epoch`: a snapshot stands for all of them."""
         is_ours = epoch == self.outbox.epoch or after < 0
+        if not anew:
+            self._check_unread()
         if not is_ours:
             self.outbox.count_from_behind(after)
         last = self.outbox.seq - 1
@@ -515,7 +518,6 @@ class Stream:
         if anew:
             self.outbox.drop_replay()
         else:
-            self._check_unread()
             after = self.outbox.replayed_from(after)
         missed = self.outbox.since(after) if is_ours else None
         if missed is None:

@@ -92,7 +92,9 @@ class ToolLoop:
         told = [event for event in events if isinstance(event, ToolCallDone | SnapshotCall)]
         if not (self._approvals and told):
             return
-        waiting = {call.call_id for call in self._calls if self.waits_for_approval(call)}
+        known = {event.call_id for event in told}
+        calls = (call for call in self._calls if call.call_id in known)
+        waiting = {call.call_id for call in calls if self.waits_for_approval(call)}
         for event in told:
             event.approval = event.end is not None and event.call_id in waiting
 
@@ -176,6 +178,10 @@ class ToolLoop:
         """Not all of the output stands any more."""
         self.turn_has_ended = False
         self.settle()
+        self.leave()
+
+    def leave(self) -> None:
+        """Whoever was telling them again does so no more; or they are not those of all calls any more."""
         self.left = bool(self._results)
 
     def drop(self, call_id: str) -> None:

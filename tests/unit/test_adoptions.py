@@ -6,21 +6,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from typing import Any
+from weakref import WeakValueDictionary
 
 import pytest
 from msgspec.structs import replace
 
 from engine import api
-from midstream.protocol import Function, Message, Tool
+from midstream import protocol
+from midstream.protocol import Function, Guard, Message, Params, Tool
+from realtime.guards import pattern
+from realtime.guards.pattern import Pattern
 from realtime.hub.keepers import Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.tokenizing_pool import THREADS
 from realtime.refusal import Refusal
+from realtime.stream.owner import Owner
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import SIZE, TENANT, endless, settled
+from tests.fakes.simulated_client import SIZE, TENANT, endless, settled, start
 from tests.fakes.simulated_server import SimulatedServer
 
 NUMBER = 7
@@ -104,3 +109,39 @@ async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
     await other
     assert any(rebuilt._journal is of_other for rebuilt in tried[: 2 * THREADS])
     await asyncio.gather(*crowd)
+
+
+async def test_its_guards_are_made_before_it_is_told_anything_and_not_between_others_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those of 16 expressions may take 70 ms."""
+
+    def guarded(regex: str) -> Params:
+        return Params(guards=[Guard(name="g", do="tell", regex=regex)], ignore_eos=True)
+
+    there = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(there)
+    listener.send(start(on_disconnect="pause", params=guarded("once told")))
+    listener.send(protocol.Adjust(request_id="a", params=guarded("then put in")))
+    await settled()
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    rebuilt = RebuiltStream(1, b"a", journal, stream.model, owner=Owner(1, 1), window=there.window, ahead_s=0)
+    assert rebuilt.rules_length > 0
+    pattern.pattern_of.cache_clear()
+    monkeypatch.setattr(pattern, "_in_use", WeakValueDictionary())
+    made = list[str]()
+
+    class WatchedPattern(Pattern):
+        def __init__(self, source: str) -> None:
+            made.append(source)
+            super().__init__(source)
+
+    monkeypatch.setattr(pattern, "Pattern", WatchedPattern)
+    rebuilt.try_rules()
+    assert made == ["once told", "then put in"]
+    pattern.pattern_of.cache_clear()
+    assert list(rebuilt.replay())
+    assert rebuilt.stream.context.params.guards == stream.context.params.guards
+    assert len(made) == 2

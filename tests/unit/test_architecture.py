@@ -53,6 +53,7 @@ OUR_OWN = {
     "realtime.hub.rebuilt_stream": [
         "engine.command_digest",
         "engine.int32",
+        "realtime.guards",
         "realtime.hub",
         "realtime.stream",
         "realtime.text",

@@ -66,6 +66,18 @@ def test_those_that_had_not_moved_are_tried_one_after_the_other() -> None:
     assert proven(recovery)
 
 
+def test_one_that_died_when_all_there_had_moved_is_given_nobody_more_who_would_be_blamed_for_it() -> None:
+    recovery = EngineRecovery()
+    recovery.engine_ready(E, [1, 2], others=False)
+    recovery.engine_died(E)
+    assert recovery.engine_ready(E, [1, 2], others=False) == [1]
+    assert recovery.engine_died(E, moved=[1] * (FEW + 1)) is None
+    for death in range(2, DEATHS + 1):
+        assert recovery.engine_ready(E, [1, 2], others=False) == [1, 2]
+        culprit = recovery.engine_died(E, moved=[1] * 10 * death)
+        assert culprit == (2 if death == DEATHS else None), "it was there as often as that"
+
+
 def test_a_part_that_killed_is_parted_before_the_rest() -> None:
     recovery, everybody = EngineRecovery(), list(range(2 * PARTS))
     recovery.engine_ready(E, everybody, others=False)

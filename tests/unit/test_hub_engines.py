@@ -280,6 +280,26 @@ def test_what_an_engine_said_before_it_died_proves_who_is_harmless_and_the_next_
     assert [event.request_id for event in listener.heard if isinstance(event, protocol.Token)] == ["a", "b"]
 
 
+def test_who_rests_by_what_nobody_has_taken_in_is_blamed_for_no_death() -> None:
+    """It has come to its end, of which its guards have not read, since its client owes for what they did."""
+    server, _ = opened()
+    server.in_turns = True
+    owing, other = RecordingListener(server), RecordingListener(server)
+    owing.debt_s = 1.0
+    other.send(endless("other", credit=Credit(limit=1)))
+    guards = [protocol.Guard(name="g", do="tell", regex="zz")]
+    owing.send(start(params=Params(max_tokens=3, ignore_eos=True, guards=guards)))
+    for _ in range(2 * DEATHS):
+        rest(server)
+        server.kill_engine()
+        server.revive_engine()
+    owing.debt_s = 0.0
+    rest(server)
+    while len(server.hub.streams) == 2:
+        server.clock.advance(1.0)
+    assert owing.final.finish_reason == "length"
+
+
 def test_an_end_that_waited_here_answers_a_later_cancel_in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     server, listener = where_the_end_of_b_waits(monkeypatch)
     server.clock.now += 1

@@ -9,6 +9,7 @@ from engine import api
 from engine.schedule.sequence import Sequence
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.hub import submission
 from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.submission import REPLACEMENT_S
 from realtime.stream.stream import Stream
@@ -56,6 +57,12 @@ def finals(listener: RecordingListener) -> dict[str, str]:
     }
 
 
+def submitted(server: SimulatedServer) -> int:
+    """Streams that are on their way to an engine."""
+    down = [commands for one in server.engines for commands in one.down]
+    return sum(isinstance(command, api.Submit) for commands in down for command in commands)
+
+
 def ticks(server: SimulatedServer, count: int) -> None:
     for _ in range(count):
         server.tick()
@@ -90,6 +97,36 @@ def test_streams_are_divided_and_only_those_of_the_engine_that_dies_feel_it(
     ticks(server, 60)
     assert finals(listener) == dict.fromkeys(names, "length")
     assert [text(listener, name) for name in names] == undisturbed(names)
+
+
+def test_others_are_given_what_a_dead_engine_had_in_several_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", submission.STREAM_TOKENS)
+    server = SimulatedServer(SIZE, engines=3)
+    listener = RecordingListener(server)
+    for name in range(12):
+        listener.send(endless(f"{name}", credit=PLENTY))
+    ticks(server, 5)
+    server.kill_engine(0)
+    for turn in range(1, 5):
+        assert submitted(server) == turn
+        server.clock.advance(0)
+
+
+def test_of_long_ones_that_have_lost_theirs_fewer_are_looked_for_elsewhere_in_one_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And all hear at once that it is gone."""
+    monkeypatch.setattr(submission, "PLACED_A_TURN", 1000 // submission.LOOKED_FOR)
+    server = SimulatedServer(SIZE, engines=3)
+    listener = RecordingListener(server)
+    for name in range(9):
+        listener.send(endless(f"{name}", prompt=[60 + name] * 1000, credit=PLENTY))
+    ticks(server, 20)
+    server.kill_engine(0)
+    for placed in range(1, 4):
+        assert [stream.paused for stream in server.hub.streams].count("engine") == 3
+        assert submitted(server) == placed
+        server.clock.advance(0)
 
 
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(

@@ -431,7 +431,9 @@ async def test_a_result_goes_in_where_its_stream_was_given_a_grammar_since_also_
     assert (put_in.ref, put_in.count > 0) == ("result", True)
 
 
-async def told_one_of_two(server: SimulatedServer) -> tuple[RecordingListener, protocol.Rewind]:
+async def told_one_of_two(
+    server: SimulatedServer, content: str = "42"
+) -> tuple[RecordingListener, protocol.Rewind]:
     """A result that waits for that of a second call, which the rewind takes back."""
     listener, first = await called(server, tools=[FREE], on_tool_call="pause", on_disconnect="continue")
     behind_first = len(server.hub.streams[0].output)
@@ -444,7 +446,8 @@ async def told_one_of_two(server: SimulatedServer) -> tuple[RecordingListener, p
     listener.send(protocol.Resume(request_id="a"))
     rest(server)
     assert server.hub.streams[0].paused == "tool_call"
-    listener.send(result(first, ref="waits"))
+    listener.send(msgspec.structs.replace(result(first, ref="waits"), content=content))
+    await settled()
     rest(server)
     listener.send(protocol.Adjust(request_id="a", params=Params(logit_bias={ord("x"): 100.0})))
     return listener, protocol.Rewind(request_id="a", to=behind_first)
@@ -480,6 +483,23 @@ async def test_so_they_do_where_a_minutes_tokens_are_taken_by_then() -> None:
     listener, rewind = await told_one_of_two(server)
     quotas.count(TENANT, 200_000)
     listener.send(rewind)
+    rest(server)
+    assert not listener.errors
+    check_it_went_in(listener)
+
+
+async def test_so_they_do_where_whoever_told_them_went_before_they_were_tokens() -> None:
+    """They were taken, and nobody else knows that they are to be told once more."""
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, rewind = await told_one_of_two(server, content="4 2 " * (LONG_TEXT // 3))
+    listener.send(rewind)
+    rest(server)
+    assert server.hub._long_texts.keys
+    listener.leave()
+    await settled()
+    listener = RecordingListener(server)
+    listener.send(protocol.Attach(request_id="a", after=-1))
+    await settled()
     rest(server)
     assert not listener.errors
     check_it_went_in(listener)

@@ -13,6 +13,8 @@ from midstream import protocol
 from midstream.protocol import Amend, Approve, Approved, Injected, Params, Rewound, ToolCallDone
 from realtime.refusal import Refusal
 from realtime.stream.later_commands import MADE_A_TURN
+from realtime.stream.spanned_text import Call
+from realtime.stream.tool_loop import ToolLoop
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_stream_results import called, end, put_in, result
@@ -69,6 +71,24 @@ def test_who_has_yet_to_hear_that_a_call_waits_hears_that_it_does_no_more() -> N
     one.stream.grant(4000, one.now)
     (done,) = (event for event in one.take() if isinstance(event, ToolCallDone))
     assert not done.approval
+
+
+def test_many_of_which_nobody_has_heard_are_not_held_against_each_of_many_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, looked_at = lone(approvals=True, on_tool_call="continue"), list[Call]()
+    one.write(STOP * 30)
+    waits = ToolLoop.waits_for_approval
+
+    def is_looked_at(tools: ToolLoop, call: Call) -> bool:
+        looked_at.append(call)
+        return waits(tools, call)
+
+    monkeypatch.setattr(ToolLoop, "waits_for_approval", is_looked_at)
+    approve(one, one.stream.output.calls[7].call_id)
+    assert len(looked_at) <= 2 * 30
+    told = [event for event in one.take() if isinstance(event, ToolCallDone)]
+    assert [event.approval for event in told] == [True] * 7 + [False] + [True] * 22
 
 
 def test_others_have_their_turn_between_a_few_of_many_that_waited_for_the_engine() -> None:

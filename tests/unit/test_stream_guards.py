@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
+from realtime.guards.pattern import pattern_of
 from realtime.refusal import Refusal
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
@@ -614,3 +615,19 @@ def test_a_guard_that_pauses_in_the_step_in_which_the_turn_ends_has_it_paused() 
     one.stream.receive_news(news, one.now)
     assert one.stream.paused == "guard"
     assert one.commands[-1] == api.Pause(7), "it is not resumed, to come to the same again and again"
+
+
+def test_what_guards_look_for_is_made_when_they_are_asked_for_and_weighs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many others are asked for before they take effect."""
+    one, regex = LoneStream(), "(?:some|thing){9} long"
+    weight = pattern_of(regex).bytes
+    guards = [Guard(name="g", do="tell", regex=regex)]
+    one.steer(protocol.Adjust(request_id="a", params=Params(guards=guards)))
+    assert one.stream._commands.bytes > weight > 8_000
+    before = one.stream.context.bytes
+    pattern_of.cache_clear()
+    monkeypatch.setattr("realtime.guards.pattern.Pattern", None)
+    one.answer(api.Adjusted(0))
+    assert one.stream.context.bytes - before > weight

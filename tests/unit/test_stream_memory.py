@@ -75,6 +75,16 @@ def test_who_adjusts_again_and_again_and_reads_nothing_is_refused_in_time() -> N
     adjusted(lone)
 
 
+def test_an_attach_that_is_refused_changes_no_number_of_events_whatever_it_says_of_them() -> None:
+    """One of another epoch is counted behind the last that its client has."""
+    lone = LoneStream()
+    until_refused(lambda: adjusted(lone))
+    before = lone.stream.outbox.seq
+    with pytest.raises(Refusal, match="wait to be read"):
+        lone.stream.attach(1000, 0, anew=False, epoch=1)
+    assert lone.stream.outbox.seq == before
+
+
 def test_cancels_from_elsewhere_weigh_until_the_final_and_only_the_first_is_never_refused() -> None:
     lone = LoneStream(credit=Credit(limit=HUGE))
     heard: list[object] = []

@@ -14,6 +14,7 @@ from realtime.refusal import Refusal
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
+from tests.unit.test_calls_then import WatchedId
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
@@ -509,3 +510,16 @@ def test_a_result_is_held_once_by_the_call_that_it_is_for(then: str) -> None:
     [waiting] = [pending.frame for pending in one.stream._commands]
     assert isinstance(waiting, ResultInject)
     assert (waiting.result.call_id, waiting.result.content) == (find, None)
+
+
+def test_results_of_many_calls_are_not_held_against_each_of_many_others() -> None:
+    one, ids = called(*[STOP] * 30)
+    spans = one.stream.output.spans
+    assert spans is not None
+    spans.calls = [replace(call, call_id=WatchedId(call.call_id)) for call in spans.calls]
+    messages = [Message(role="tool", content="", tool_call_id=call_id) for call_id in ids]
+    one.steer(protocol.Inject(request_id="a", messages=messages, tokens=[5]))
+    WatchedId.compared = 0
+    one.answer(api.Appended(one.index, 1))
+    assert all(call.answered is not None for call in spans.calls)
+    assert WatchedId.compared <= 10 * 30
