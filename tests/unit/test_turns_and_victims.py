@@ -452,6 +452,24 @@ def test_who_is_to_give_memory_in_turn_takes_none_anew_before_it_in_every_other_
     assert anew.admitted, "which waited for nobody else"
 
 
+def test_nor_takes_it_back_that_gave_it_up_and_goes_on() -> None:
+    """By a pause that releases it, and a resume, it had it anew each time, and never for a turn."""
+    driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
+    holder = driver.add(1, 4 * 60, tenant=1, credit=1)
+    driver.steps(4)
+    large = driver.add(20, 4 * 60, tenant=2, credit=1)
+    large.memory_since -= A_TURN
+    go_on(driver, [holder], 2)
+    assert not large.blocks
+    driver.scheduler.release_blocks(holder)
+    driver.pause(holder)
+    assert driver.scheduler.restore_blocks(holder) == 0
+    driver.resume(holder)
+    driver.steps(2)
+    assert large.blocks
+    assert not holder.blocks
+
+
 def test_but_not_before_one_that_lacks_more_than_it_has() -> None:
     driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
     holders = [driver.add(one, 4 * count, tenant=one, credit=1) for one, count in ((1, 39), (2, 37))]
