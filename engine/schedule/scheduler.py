@@ -119,6 +119,7 @@ class Scheduler:
         self._returning.pop(sequence.stream, None)
         self._decoding.discard(sequence)
         self._prompts.remove(sequence)
+        self._memory_line.leave(sequence)
         self._file_memory(sequence)
         self._shares.remove(sequence.tenant)
 
