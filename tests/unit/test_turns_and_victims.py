@@ -498,6 +498,32 @@ def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
     assert victims_of(newcomer, 9, driver.scheduler.steps, frozenset())
 
 
+def test_what_very_many_streams_have_in_common_is_not_looked_at_in_each_step_that_one_waits_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, forks, common = engine(blocks=16 + 400 + 130), 400, own(1, 16 * 128)
+    crowd = [start(steps, stream, common, credit=1) for stream in range(1, 1 + forks)]
+    while not all(one.num_outputs for one in crowd):
+        steps.take()
+    steps.scheduler.add(Sequence(1000, own(1000, 10), Sampling(), credit=1, context=99, tenant=1))
+    waits = start(steps, 1001, own(1001, 16 * 40))
+    looked = list[None]()
+    add = Released.add
+
+    def noted(released: Released, tables: list[list[int]]) -> list[Given]:
+        looked.append(None)
+        return add(released, tables)
+
+    monkeypatch.setattr(Released, "add", noted)
+    for one in crowd:  # who was served just now keeps what it has
+        one.last_served = steps.scheduler.steps
+        steps.scheduler.update_ready(one)
+    for _ in range(40):
+        steps.take()
+    assert not waits.blocks
+    assert len(looked) < 6 * forks, "and not once in every second step"
+
+
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
     driver = SchedulerDriver(blocks=20, step_tokens=64, batch_rows=32)
     driver.decoding(1, tokens=30, tenant=1)
