@@ -309,7 +309,7 @@ class Engine:
 
     def _stats(self, rows: list[Row], seconds: float) -> api.Stats:
         scheduler, cache = self.scheduler, self.cache
-        decode = sum(row.samples and row.count == row.num_sampled for row in rows)
+        decode = sum(row.decodes for row in rows)
         return api.Stats(
             step_s=seconds,
             decode_rows=decode,

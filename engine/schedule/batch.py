@@ -30,6 +30,7 @@ class Row(Struct, eq=False):
     sampling: Sampling  # in force when the row was planned
     index: int = 0  # of the output token that is sampled
     given_up: int = 0  # of `count`
+    forced: bool = False  # what it was to sample was certain before it did
     drafts: tuple[int, ...] = ()  # of a row that samples: the last of its tokens
 
     @property
@@ -46,6 +47,11 @@ class Row(Struct, eq=False):
     def num_sampled(self) -> int:
         """Tokens: one behind the last of its own, and one before each draft."""
         return 1 + len(self.drafts) if self.samples else 0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it computes no more than what a token is sampled behind, or was to be."""
+        return self.count == (1 if self.forced else self.num_sampled)
 
     @property
     def num_awaited(self) -> int:

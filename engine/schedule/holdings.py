@@ -34,11 +34,11 @@ class Holdings:
         if blocks is None:
             released = Released(self._refs)
             for one in self._holders.get(tenant, ()):
-                before = released.free
-                released.add(one.held_tables)
+                before, tables = released.free, one.held_tables
+                released.add(tables)
                 self._gives[one.stream] = released.free - before
+                self.looked += sum(map(len, tables))
             blocks = self._blocks[tenant] = released.free
-            self.looked += blocks
         return blocks
 
     def gives(self, holder: Sequence) -> int:

@@ -52,6 +52,11 @@ class MemoryLine:
             del self._firsts[first.tenant]
         return firsts
 
+    def leave(self, sequence: Sequence) -> None:
+        """It is first no more: another may have its number."""
+        if self._firsts.get(sequence.tenant) is sequence:
+            del self._firsts[sequence.tenant]
+
     def holds_back(self, sequence: Sequence) -> bool:
         """Whether it would take anew what its tenant is to give."""
         priority, _ = self._held_back.get(sequence.tenant, (None, 0))

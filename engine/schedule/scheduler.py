@@ -120,6 +120,7 @@ class Scheduler:
         self._returning.pop(sequence.stream, None)
         self._decoding.discard(sequence)
         self._prompts.remove(sequence)
+        self._memory_line.leave(sequence)
         self._file_memory(sequence)
         self._shares.remove(sequence.tenant)
 
@@ -518,10 +519,14 @@ class Scheduler:
             if not sequence.blocks:
                 sequence.pending_load = None
         if gone:
-            self.restore_blocks(sequence)
+            self._restore_blocks(sequence)
 
     def restore_blocks(self, sequence: Sequence) -> int:
-        """Give a sequence without memory what is still cached for it; returns how many tokens that spares."""
+        """Give a sequence without memory what is still cached for it, unless its tenant is to give some
+        first; returns how many tokens that spares."""
+        return 0 if self._memory_line.holds_back(sequence) else self._restore_blocks(sequence)
+
+    def _restore_blocks(self, sequence: Sequence) -> int:
         self.cache.match_prefix(sequence)
         return self._load_from_host(sequence)
 

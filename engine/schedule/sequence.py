@@ -264,7 +264,7 @@ class Sequence:
         for row in self.in_flight:
             if row.samples and not row.void:
                 assert not row.drafts, "they are sampled behind"
-                row.samples = False
+                row.samples, row.forced = False, True
                 self.num_placeholders -= 1
         self._tell_constraint(tokens)
         self.tokens += tokens

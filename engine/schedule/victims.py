@@ -47,6 +47,14 @@ class InVain(NamedTuple):
     changes: int
 
 
+class Held(NamedTuple):
+    """Whether so many blocks were held by a tenant alone. Until that step it is not looked at again."""
+
+    blocks: int
+    until: int
+    by_it: bool
+
+
 class Holders:
     """Who holds memory, in the order in which it is taken."""
 
@@ -60,6 +68,7 @@ class Holders:
         self._holdings: tuple[int, Holdings] | None = None  # in a step
         self._had: dict[int, tuple[int, dict[int, int]]] = {}  # by priority: in which step, and each tenant
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
+        self._by_one: dict[int, Held] = {}  # by tenant, as it was when that was asked last
         self._changes = 0  # times that somebody may hold something else
 
     def __contains__(self, sequence: Sequence) -> bool:
@@ -107,8 +116,15 @@ class Holders:
         """Whether streams of this tenant hold so many that nobody else does."""
         if not self.has_beside(tenant):
             return True  # whoever lacks them
+        last = self._by_one.get(tenant)
+        if last is not None and last.blocks == blocks and step < last.until:
+            return last.by_it
         holdings = self._holdings_in(step)
-        return holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+        by_it = holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+        if len(self._by_one) > MOST_IN_VAIN:
+            self._by_one = {one: held for one, held in self._by_one.items() if step < held.until}
+        self._by_one[tenant] = Held(blocks, step + self._looked_in(step) // A_STEP, by_it)
+        return by_it
 
     def givers(self, claimant: Sequence, blocks: int, step: int) -> list[int]:
         """Tenants that are to give a newcomer so many in its turn, if they have them. What they began

@@ -66,7 +66,8 @@ class Constraining:
         self._others = others
         self._patience: dict[int, Patience] = {}  # with the grammars of each tenant
         self._patient = patient
-        self._quick, self._slow = Worker("grammars"), Worker("slow grammars")
+        self._slow = Worker("slow grammars")
+        self._quick = Worker("grammars", self._slow)
         self._compiling = Worker("new grammars")
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news

@@ -99,7 +99,8 @@ class Steering:
         sequence.preempted = False  # it is told now that it goes on, and not again when it has its memory
         recomputed = 0
         if sequence.evicted:
-            # What is still cached for it is taken now, so that the number told is the number recomputed.
+            # What may be taken of what is still cached for it is taken now, so that the number told is the
+            # number recomputed.
             found = self._scheduler.restore_blocks(sequence)
             recomputed = sequence.num_tokens - 1 - found
             if sequence.blocks and not sequence.admitted:  # as a fork that was paused before its turn

@@ -28,7 +28,7 @@ class StepTimes:
 
     def learn(self, rows: list[Row], seconds: float) -> None:
         """A step has taken so long."""
-        tokens = sum(row.count for row in rows if row.count == row.num_sampled)
+        tokens = sum(row.count for row in rows if row.decodes)
         prompt_tokens = sum(row.count for row in rows) - tokens
         if prompt_tokens:
             beside_s = self.rows.of(tokens) if tokens and self.rows else 0.0

@@ -29,6 +29,7 @@ from engine.structure.compiler import (
 from engine.structure.follower import Follower
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemory, MemoryShare
 from engine.structure.vocabulary import Vocabulary
+from engine.structure.worker import take_long
 
 ALLOWED = 200  # a mask's byte of a token that may come
 MOST_FORCED = 1024  # bytes whose tokens are asked for: meanwhile nobody else has the interpreter, for 0.5 ms
@@ -92,6 +93,7 @@ class Matcher:
             if fresh is not None:
                 self._grow(fresh)
             share = self._share
+            take_long()
             fresh = matcher_of(source, self._vocabulary.tokenizer, share.states, share.width, self._fuel)
         self._fresh[source] = fresh
         self._check(fresh)

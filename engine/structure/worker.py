@@ -3,6 +3,7 @@ its order, and of several owners' each in its turn, so that nobody waits for mor
 
 A piece that takes long gives way in its midst: it stands first in its owner's line again, its thread waits,
 and another works meanwhile. So there are as many threads as owners with such pieces, and one of them works.
+What takes long and cannot give way goes on as a piece of another worker, where such pieces are.
 
 Its stack is deep: a grammar whose rules follow from one another is taken in by recursion, and a stranger says
 how far. What a library of another language cannot survive comes as an exception that is no `Exception`, and
@@ -28,8 +29,10 @@ Piece = Callable[[], bool]  # whether its thread goes on behind it
 
 
 class Worker:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, slow: Worker | None = None) -> None:
+        """`slow`: where what takes long goes on."""
         self._name = name
+        self._slow = slow
         self._lock = threading.Lock()
         self._lines: dict[object, deque[Piece]] = {}  # of owners, whose turn it is first
         self._given = SimpleQueue[None]()  # once for each piece
@@ -38,14 +41,21 @@ class Worker:
         self._turn_began_s = 0.0
 
     def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
-        if not self._begun:
-            self._begin_thread()
-            self._begun = True
+        self._begin()
         done = Future[Any]()
-        with self._lock:
-            self._lines.setdefault(owner, deque()).append(partial(_do, work, done))
-        self._given.put(None)
+        self._put(partial(_do, work, done), owner)
         return done
+
+    def _begin(self) -> None:
+        with self._lock:
+            if not self._begun:
+                self._begin_thread()
+                self._begun = True
+
+    def _put(self, piece: Piece, owner: object) -> None:
+        with self._lock:
+            self._lines.setdefault(owner, deque()).append(piece)
+        self._given.put(None)
 
     def give_way(self) -> None:
         """To others, if they wait and the piece that is worked at has had its turn."""
@@ -66,6 +76,21 @@ class Worker:
         resumed.wait()
         self._begin_turn(owner)
 
+    def take_long(self) -> None:
+        """What the piece that is worked at does now: it waits for its turn among what does."""
+        if self._slow is None:
+            return
+        try:
+            self._slow._begin()
+            self._begin_thread()
+        except RuntimeError:  # as where it would give way
+            return
+        owner, resumed = self._owner, threading.Event()
+        self._slow._put(partial(_resume, resumed), owner)
+        resumed.wait()
+        _of_thread.worker = self._slow
+        self._slow._begin_turn(owner)
+
     def _begin_turn(self, owner: object) -> None:
         self._owner, self._turn_began_s = owner, time.perf_counter()
 
@@ -82,7 +107,7 @@ class Worker:
 
     def _run(self) -> None:
         _of_thread.worker = self
-        while self._next()():
+        while _of_thread.worker._next()():  # which may be another's by then
             pass
 
     def _begin_thread(self) -> None:
@@ -98,6 +123,13 @@ def give_way() -> None:
     worker: Worker | None = getattr(_of_thread, "worker", None)
     if worker is not None:
         worker.give_way()
+
+
+def take_long() -> None:
+    """Before what does, and in whose midst nobody can give way."""
+    worker: Worker | None = getattr(_of_thread, "worker", None)
+    if worker is not None:
+        worker.take_long()
 
 
 def _do(work: Callable[[], Any], done: Future[Any]) -> bool:

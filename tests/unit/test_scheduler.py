@@ -262,6 +262,23 @@ def test_who_found_too_little_before_others_had_rows_looks_again_where_those_too
     assert urgent.blocks, "in the same step"
 
 
+def test_who_stood_first_and_is_gone_has_nothing_in_the_name_of_another_of_its_number() -> None:
+    """As a stream that came to its end, and goes on before it: memory was given to what is no more, and the
+    stream stood in no line."""
+    driver = SchedulerDriver(blocks=40, step_tokens=64, batch_rows=32)
+    driver.decoding(1, tenant=1)
+    holder = driver.add(2, 4 * 30, tenant=2)
+    driver.steps(4)
+    first = driver.add(7, 4 * 20, tenant=2)
+    driver.steps(3)
+    driver.scheduler.remove(first)
+    again = driver.add(7, 4 * 20, tenant=2)
+    driver.scheduler.remove(holder)
+    driver.steps(8 + 4 * 20 // VAIN_LOOKUPS)
+    assert again.num_outputs
+    assert not first.blocks
+
+
 def test_the_line_is_closed_while_something_comes_free_and_else_open_now_and_then() -> None:
     line = ClosedLine()
     free = 0

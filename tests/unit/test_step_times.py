@@ -72,6 +72,18 @@ def test_behind_many_steps_with_both_one_has_no_prompts_so_that_it_is_seen_how_l
     assert times.prompt_tokens(4) > 0
 
 
+def test_a_row_whose_token_was_certain_in_the_end_is_none_of_a_prompt() -> None:
+    """On a device that is known behind its launch. Where each step had one no prompt beside was computed."""
+    times = StepTimes(STEP)
+    for _ in range(2 * MIXED):
+        rows = decoded(4)
+        rows[0].sequence.launch(rows[0])
+        rows[0].sequence.force([7])
+        assert not rows[0].samples
+        times.learn(rows, 0.02)
+    assert times.prompt_tokens(4) == 4
+
+
 def test_they_always_have_some() -> None:
     times = StepTimes(STEP)
     for _ in range(20):

@@ -452,6 +452,24 @@ def test_who_is_to_give_memory_in_turn_takes_none_anew_before_it_in_every_other_
     assert anew.admitted, "which waited for nobody else"
 
 
+def test_nor_takes_it_back_that_gave_it_up_and_goes_on() -> None:
+    """By a pause that releases it, and a resume, it had it anew each time, and never for a turn."""
+    driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
+    holder = driver.add(1, 4 * 60, tenant=1, credit=1)
+    driver.steps(4)
+    large = driver.add(20, 4 * 60, tenant=2, credit=1)
+    large.memory_since -= A_TURN
+    go_on(driver, [holder], 2)
+    assert not large.blocks
+    driver.scheduler.release_blocks(holder)
+    driver.pause(holder)
+    assert driver.scheduler.restore_blocks(holder) == 0
+    driver.resume(holder)
+    driver.steps(2)
+    assert large.blocks
+    assert not holder.blocks
+
+
 def test_but_not_before_one_that_lacks_more_than_it_has() -> None:
     driver = SchedulerDriver(blocks=100, step_tokens=256, batch_rows=32)
     holders = [driver.add(one, 4 * count, tenant=one, credit=1) for one, count in ((1, 39), (2, 37))]
@@ -478,6 +496,32 @@ def test_but_nobody_has_a_turn_for_having_waited_for_its_own_tenant() -> None:
     victims_of = driver.scheduler._holders.victims
     assert victims_of(backlog, 9, driver.scheduler.steps, frozenset()) == []
     assert victims_of(newcomer, 9, driver.scheduler.steps, frozenset())
+
+
+def test_what_very_many_streams_have_in_common_is_not_looked_at_in_each_step_that_one_waits_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, forks, common = engine(blocks=16 + 400 + 130), 400, own(1, 16 * 128)
+    crowd = [start(steps, stream, common, credit=1) for stream in range(1, 1 + forks)]
+    while not all(one.num_outputs for one in crowd):
+        steps.take()
+    steps.scheduler.add(Sequence(1000, own(1000, 10), Sampling(), credit=1, context=99, tenant=1))
+    waits = start(steps, 1001, own(1001, 16 * 40))
+    looked = list[None]()
+    add = Released.add
+
+    def noted(released: Released, tables: list[list[int]]) -> list[Given]:
+        looked.append(None)
+        return add(released, tables)
+
+    monkeypatch.setattr(Released, "add", noted)
+    for one in crowd:  # who was served just now keeps what it has
+        one.last_served = steps.scheduler.steps
+        steps.scheduler.update_ready(one)
+    for _ in range(40):
+        steps.take()
+    assert not waits.blocks
+    assert len(looked) < 6 * forks, "and not once in every second step"
 
 
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from engine.structure.compiler import matcher_of
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import Matcher
-from engine.structure.worker import Worker, give_way
+from engine.structure.worker import Worker, give_way, take_long
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
 from tests.fakes.small_tokenizers import toy_vocabulary
@@ -96,6 +97,46 @@ def test_where_no_more_threads_may_begin_a_piece_goes_on_and_so_do_all_behind_it
 
     work_off(("a", long), *((one, lambda one=one: came.append(one)) for one in ("b", "c")))
     assert came == ["a", "b", "c"]
+
+
+def test_what_takes_long_goes_on_among_what_does_and_all_behind_it_meanwhile() -> None:
+    slow = Worker("slow")
+    quick, go, came = Worker("quick", slow), threading.Event(), list[str]()
+
+    def long() -> None:
+        take_long()
+        assert go.wait(60)
+        take_long()  # is there by now
+        came.append("a")
+
+    done = quick.submit(long, "a")
+    quick.submit(lambda: came.append("b"), "b").result(60)
+    behind = slow.submit(lambda: came.append("c"), "c")
+    go.set()
+    for one in (done, behind, quick.submit(lambda: None), slow.submit(lambda: None)):
+        one.result(60)
+    assert (came[0], sorted(came)) == ("b", ["a", "b", "c"])
+
+
+def test_a_grammar_that_is_compiled_again_keeps_nobody_waiting_whose_is_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that lacks states: a number that is to be a multiple of 79,999 had all others' wait for half a
+    second, twice."""
+    source = source_of(Grammar(regex="[ab]+"))
+    quick, go = Worker("quick", Worker("slow")), threading.Event()
+    matcher, compiled = Matcher(source, toy_vocabulary()), matcher_of
+
+    def compiles(*asked: Any) -> Any:
+        assert go.wait(60)
+        return compiled(*asked)
+
+    monkeypatch.setattr("engine.structure.matcher.matcher_of", compiles)
+    matcher._fresh.clear()
+    mask = quick.submit(matcher.mask, "a")
+    assert quick.submit(lambda: True, "b").result(60)
+    go.set()
+    assert mask.result(60)
 
 
 def test_where_no_worker_works_there_is_nobody_to_give_way_to() -> None:
