@@ -64,7 +64,7 @@ from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
-RESTORED_S = 25e-9  # a token whose memory is given back, and looked for again
+RESTORED_S = 60e-9  # a token whose memory was given up, is looked for again, and given back
 CANCELLED_A_TURN = 64  # streams
 REFUSED = 16  # commands that the end of one refuses, and that weigh as a stream more
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
