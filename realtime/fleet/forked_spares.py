@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -31,15 +32,18 @@ class AdoptedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
     async def wait(self) -> None:
-        """Until it has ended, and nothing is left of it."""
+        """Until it has ended, and nothing is left of it. It may never: the thread goes with the server."""
         if self._end is None:
-            self._end = asyncio.ensure_future(asyncio.to_thread(_wait, self.pid))
+            loop = asyncio.get_running_loop()
+            self._end = loop.create_future()
+            threading.Thread(target=self._wait, args=(loop, self._end), name="reaper", daemon=True).start()
         await asyncio.shield(self._end)
 
-
-def _wait(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    def _wait(self, loop: asyncio.AbstractEventLoop, end: asyncio.Future[None]) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        with contextlib.suppress(RuntimeError):  # the loop is over
+            loop.call_soon_threadsafe(end.set_result, None)
 
 
 class ForkedSpares:

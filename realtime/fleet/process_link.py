@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import sys
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from engine import api
 from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
 from realtime.fleet.watched_engine import Hear
 
-CLOSE_S = 5.0
+CLOSE_S, KILLED_S = 3.0, 2.0
+
+log = logging.getLogger(__name__)
 
 
 class ProcessLink(asyncio.Protocol):
@@ -92,18 +95,26 @@ class ProcessLink(asyncio.Protocol):
 
     async def close(self) -> None:
         """End the process: it stops when its end of the pair closes, or else it is killed; one that is still
-        loading has nothing to bring to an end."""
+        loading has nothing to bring to an end. What waits in the system, as for a device that hangs, does not
+        end even so, and nobody waits for that."""
         if self._transport is not None:
             self._transport.close()
         if self._process is None:
             return
         if not self._loaded:
             self.kill()
-        try:
-            await asyncio.wait_for(self._process.wait(), CLOSE_S)
-        except TimeoutError:
+        if not await self._ended(CLOSE_S):
             self.kill()
-            await self._process.wait()
+            if not await self._ended(KILLED_S):
+                log.error("process %d, an engine's, does not end, though it was killed", self._process.pid)
+
+    async def _ended(self, within_s: float) -> bool:
+        assert self._process is not None
+        try:
+            await asyncio.wait_for(self._process.wait(), within_s)
+        except TimeoutError:
+            return False
+        return True
 
     def _write(self, message: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -120,6 +120,7 @@ class Supervisor:
             if not await engine.answers(self._patience.silence_s):
                 log.error("%s has said nothing for %g s: it is ended", self.name, self._patience.silence_s)
                 engine.kill()
+                engine.give_up()  # what hangs in the system may not end, and its streams do not wait for that
             await asyncio.sleep(self._patience.silence_s / 2)
 
     def send(self, commands: list[api.AnyCommand]) -> None:

@@ -27,7 +27,7 @@ HELLO = api.Hello(
 
 class Link:
     """To an engine that says hello as soon as it is opened, and answers what it is sent; or, as `fault` says,
-    `hangs`, `fails`, `breaks` or `cannot be prepared`."""
+    `hangs`, `fails`, `breaks`, `cannot be prepared` or, hanging, `does not die`."""
 
     def __init__(
         self,
@@ -70,7 +70,8 @@ class Link:
 
     def kill(self) -> None:
         self.killed = True
-        self.closed()
+        if self.fault != "does not die":
+            self.closed()
 
     async def close(self) -> None:
         await self.gone.wait()

@@ -10,7 +10,8 @@ from realtime.observability import trace_export
 from realtime.server import CANCEL_S, CLOSE_S
 
 # What is left is cancelled, WebSockets and then HTTP are closed, engines end, and traces are sent.
-AFTER_GRACE_S = CANCEL_S + CLOSE_S + CLOSE_S + process_link.CLOSE_S + trace_export.LAST_WORDS_S
+ENGINES_S = process_link.CLOSE_S + process_link.KILLED_S
+AFTER_GRACE_S = CANCEL_S + CLOSE_S + CLOSE_S + ENGINES_S + trace_export.LAST_WORDS_S
 
 
 def longest_s(environ: Mapping[str, str]) -> float:

@@ -68,6 +68,14 @@ async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -
         assert kept.ready
 
 
+async def test_what_an_engine_had_does_not_wait_until_it_is_dead_that_hangs_in_the_system() -> None:
+    async with started(Kept()) as kept:
+        kept.links[0].fault = "does not die"
+        await kept.begun.engines.get()
+        assert kept.links[0].killed
+        assert kept.ready
+
+
 async def test_the_next_engine_is_opened_when_the_last_one_is_gone_and_its_memory_with_it() -> None:
     async with started(Kept()) as kept:
         kept.links[0].gone.clear()
