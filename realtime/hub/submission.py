@@ -171,7 +171,7 @@ class Submission:
 
     def _place(self, entries: list[LiveStream]) -> None:
         given = list[Given]()
-        for entry in self._free(entries):
+        for entry in self._free(dict.fromkeys(entries)):  # some were to be placed before, and again since
             stream = entry.stream
             engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
             if engine is None:

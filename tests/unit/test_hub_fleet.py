@@ -129,6 +129,26 @@ def test_of_long_ones_that_have_lost_theirs_fewer_are_looked_for_elsewhere_in_on
         server.clock.advance(0)
 
 
+def test_who_is_to_be_placed_for_two_reasons_goes_to_one_engine_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where nobody is suspected any more while some who lost their engine wait to be placed."""
+    monkeypatch.setattr(submission, "PLACED_A_TURN", 2)
+    server = SimulatedServer(SIZE, engines=2)
+    listener = RecordingListener(server)
+    names = [str(number) for number in range(6)]
+    for name in names:
+        listener.send(start(name, params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    server.kill_engine(0)
+    assert submitted(server) == 2
+    server.hub.serving.of_model("toy").place(server.hub.serving.entries)
+    server.clock.advance(0)
+    assert submitted(server) == 3
+    ticks(server, 60)
+    assert finals(listener) == dict.fromkeys(names, "length")
+
+
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(
     server: SimulatedServer, listener: RecordingListener
 ) -> None:
