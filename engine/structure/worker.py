@@ -80,12 +80,12 @@ class Worker:
         """What the piece that is worked at does now: it waits for its turn among what does."""
         if self._slow is None:
             return
+        owner, resumed = self._owner, threading.Event()  # before another's piece is worked at
         try:
             self._slow._begin()
             self._begin_thread()
         except RuntimeError:  # as where it would give way
             return
-        owner, resumed = self._owner, threading.Event()
         self._slow._put(partial(_resume, resumed), owner)
         resumed.wait()
         _of_thread.worker = self._slow

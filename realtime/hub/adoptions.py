@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
+from realtime.hub.frame_tokenizing import guards_length
 from realtime.hub.incoming_news import tokens_computed
 from realtime.hub.keepers import Found, Keepers, Search
 from realtime.hub.keeping import Keeping
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
-from realtime.hub.rebuilt_stream import RebuiltStream
+from realtime.hub.rebuilt_stream import RebuiltStream, Telling
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving import Serving
 from realtime.hub.starting import tenant_number
@@ -145,7 +146,7 @@ class Adoptions:
             ahead_s=self._clock() - self._wall(),
         )
         await self._try_rules(key.tenant, rebuilt, listener)
-        await _paid_by(listener, rebuilt.replay())
+        await self._tell(key.tenant, rebuilt, rebuilt.replay(), listener)
         stream, record = rebuilt.stream, rebuilt.record
         stream.take_in_vain()  # which was counted where it was asked for
         keep = api.Keep(
@@ -155,7 +156,7 @@ class Adoptions:
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
             self._quotas.count(key.tenant, tokens_computed(news))
-            await _paid_by(listener, rebuilt.receive(news, self._clock()))
+            await self._tell(key.tenant, rebuilt, rebuilt.receive(news, self._clock()), listener)
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
@@ -178,12 +179,14 @@ class Adoptions:
             async with self._pool.turn(tenant, listener, length):
                 await self._pool.run(rebuilt.try_rules)
 
-
-async def _paid_by(listener: Listener, pieces: Iterator[None]) -> None:
-    """Whoever asked for a stream pays for building it, and others have their turn in between."""
-    began_s = time.thread_time()
-    for _ in pieces:
-        await listener.pay(time.thread_time() - began_s)
-        await asyncio.sleep(0)
+    async def _tell(self, tenant: str, rebuilt: RebuiltStream, telling: Telling, listener: Listener) -> None:
+        """Whoever asked for a stream pays for building it, and others have their turn in between."""
         began_s = time.thread_time()
-    await listener.pay(time.thread_time() - began_s)
+        for guards in telling:
+            await listener.pay(time.thread_time() - began_s)
+            if guards:  # as few in one turn as a frame has: others' texts wait for that
+                async with self._pool.turn(tenant, listener, guards_length(guards)):
+                    await self._pool.run(rebuilt.make_patterns, guards)
+            await asyncio.sleep(0)
+            began_s = time.thread_time()
+        await listener.pay(time.thread_time() - began_s)

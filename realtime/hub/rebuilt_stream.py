@@ -24,7 +24,6 @@ from realtime.guards.watches import patterns_of
 from realtime.hub.frame_tokenizing import (
     GRAMMAR,
     GRAMMAR_CHARACTER,
-    guards_length,
     openings,
     past_injects,
     text_length,
@@ -42,6 +41,9 @@ from realtime.text.served_model import ServedModel
 
 A_TURN = 64  # news, before others have their turn, where no guards read them
 UNLIMITED = 1 << 62
+
+# Each time that it yields others are to have their turn; guards that it yields are put in next.
+Telling = Iterator[list[Guard] | None]
 
 _decode = msgspec.msgpack.Decoder(api.News).decode
 
@@ -68,7 +70,7 @@ class RebuiltStream:
         self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
         self.stream: Stream  # once it has been told all
         self._heard = 0  # news
-        self._patterns: list[list[Pattern]] = []  # that its guards look for, until it has them
+        self._patterns: list[Pattern] = []  # of guards, until they have them
         self._journal = journal
         self._ahead_s = ahead_s
         self._model = model
@@ -79,20 +81,22 @@ class RebuiltStream:
             RebuiltStream, number, key, model=model, owner=owner, window=window, ahead_s=ahead_s
         )
 
-    def _begin(self) -> Iterator[None]:
+    def _begin(self) -> Telling:
         record, model = self.record, replace(self._model, fingerprint=self.record.fingerprint)
         start, prompt = record.start, of_int32(self._journal.prompt).tolist()
         if record.origin is not None:
-            parent = self._parent
-            yield  # what that has to be read is as long again
-            yield from parent.replay()
-            of = parent.stream.context
+            yield None  # what that has to be read is as long again
+            yield from self._parent.replay()
+        if record.params.guards:
+            yield record.params.guards
+        if record.origin is not None:
+            of = self._parent.stream.context
             context = of.fork(start.request_id, record.origin.index, record.params, model)
         else:
             put_in = [inject.tokens or [] for inject in past_injects(start)]  # whose text has become tokens
             for opening in openings(start, prompt, record.params, self._rules, model, put_in):
                 context = opening.context
-                yield
+                yield None
         self.stream = self._make(context, model=model, engine=None if record.waits else self._mute)
         self.stream.outbox.interval = 1  # whatever may have been sent was, with whichever others
         # What its gateway had granted to the engine was granted by the client.
@@ -103,15 +107,12 @@ class RebuiltStream:
     def rules_length(self) -> int:
         """Of what `try_rules` has compiled, in characters as texts are counted; a fork's is somewhere in its
         parent's record."""
-        length = sum(map(guards_length, self._guards))
         if self.record.origin is not None:
-            return length + GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
-        return length + (text_length(self.record.start) if self.record.start.tools else 0)
+            return GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
+        return text_length(self.record.start) if self.record.start.tools else 0
 
     def try_rules(self) -> None:
-        """Have compiled what its tools ask for, and its guards, which takes long once: for a thread, before
-        it is told."""
-        self._patterns = list(map(patterns_of, self._guards))
+        """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""
         if self.record.origin is not None:
             self._parent.try_rules()
         elif self.record.start.tools:
@@ -122,11 +123,9 @@ class RebuiltStream:
             except Refusal:
                 pass  # it is raised again, when it is told
 
-    @cached_property
-    def _guards(self) -> list[list[Guard]]:
-        """Those that it began with, and those that were put in."""
-        put_in = (guards_in(note.told) for note in self._journal.history.notes)
-        return [asked for asked in (self.record.params.guards or [], *put_in) if asked]
+    def make_patterns(self, guards: list[Guard]) -> None:
+        """What these look for, which takes long, before they are put in: for a thread."""
+        self._patterns = patterns_of(guards)
 
     @cached_property
     def _parent(self) -> RebuiltStream:
@@ -138,13 +137,13 @@ class RebuiltStream:
     def _rules(self) -> OutputRules | None:
         return output_rules(self.record.start, of_int32(self._journal.prompt).tolist(), self._model)
 
-    def replay(self) -> Iterator[None]:
-        """Tell it all; each time, others are to have their turn."""
+    def replay(self) -> Telling:
+        """Tell it all."""
         yield from self._begin()
         notes = deque(self._journal.history.notes)
         for note in notes:  # who asked at a token had been sent it, however little is granted now
             self.stream.credit.grant(asked_at(note.told))
-            yield
+            yield None
         for told in self._journal.history.news:
             if isinstance(told, api.TokensTold):
                 yield from self._tell_run(told, notes)
@@ -156,9 +155,8 @@ class RebuiltStream:
         self.stream.take_events()
         self.stream.outbox.interval = self.record.start.stream_interval
 
-    def receive(self, news: api.News, now: float, *, told: int = 1) -> Iterator[None]:
-        """And read on until nothing is left; each time that it yields, others are to have their turn. `told`:
-        as how many news it was told before."""
+    def receive(self, news: api.News, now: float, *, told: int = 1) -> Telling:
+        """And read on until nothing is left. `told`: as how many news it was told before."""
         self.stream.have_under_way(len(news.changes))  # nothing is answered that was not sent
         self.stream.receive_news(news, now)
         yield from self._read_on(now)
@@ -167,7 +165,7 @@ class RebuiltStream:
         self._heard += told
         if not self._heard % A_TURN or self.stream.context.guards is not None:
             self.stream.take_events()
-            yield
+            yield None
 
     def unsaid(self) -> list[api.AnyCommand]:
         """What the engine has not heard. Raises JournalError where it has heard something else."""
@@ -180,7 +178,7 @@ class RebuiltStream:
             raise JournalError("its commands are not those that its engine has heard")
         return self._mute.told[heard:]
 
-    def _tell_run(self, told: api.TokensTold, notes: deque[api.NoteTaken]) -> Iterator[None]:
+    def _tell_run(self, told: api.TokensTold, notes: deque[api.NoteTaken]) -> Telling:
         """Tokens that came one by one, as many at once as it takes."""
         tokens, at = of_int32(told.tokens).tolist(), 0
         while at < len(tokens):
@@ -194,20 +192,22 @@ class RebuiltStream:
             yield from self.receive(news, told.at + self._ahead_s, told=len(run))
             at += len(run)
 
-    def _tell_due(self, notes: deque[api.NoteTaken]) -> Iterator[None]:
+    def _tell_due(self, notes: deque[api.NoteTaken]) -> Telling:
         while notes and notes[0].heard <= self._heard:
             yield from self._tell(notes.popleft())
 
-    def _tell(self, note: api.NoteTaken) -> Iterator[None]:
+    def _tell(self, note: api.NoteTaken) -> Telling:
+        if guards := guards_in(note.told):
+            yield guards
         self.stream.take_events()  # nobody acts on what has not been sent
         now = note.at + self._ahead_s
         tell(self.stream, note.told, now, self._engine)
-        yield
+        yield None
         yield from self._read_on(now)
 
-    def _read_on(self, now: float) -> Iterator[None]:
+    def _read_on(self, now: float) -> Telling:
         while self.stream.reading and not self.stream.concluded:
-            yield
+            yield None
             self.stream.receive_news(api.News(self.stream.number), now)
 
     def _engine(self, fingerprint: str) -> Computing:

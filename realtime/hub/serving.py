@@ -131,15 +131,19 @@ class Serving:
         self._lose([entry])
 
     def _lose(self, some: list[LiveStream]) -> None:
+        lost = [entry for entry in some if entry.engine is not None and entry.engine.is_lost]
+        self._tell_lost(lost)
+        for name in {entry.stream.model.name: None for entry in lost}:
+            self._submissions[name].place(entry for entry in lost if entry.stream.model.name == name)
+        for entry in lost:
+            self.await_model(entry)
+
+    def _tell_lost(self, lost: list[LiveStream]) -> None:
         with self._waking() as wake:
-            for entry in some:
+            for entry in lost:
                 entry.engine = None
                 entry.stream.lose_engine(self._clock())
                 wake(entry.stream)
-        for name in {entry.stream.model.name: None for entry in some}:
-            self._submissions[name].place(entry for entry in some if entry.stream.model.name == name)
-        for entry in some:
-            self.await_model(entry)
 
     def flush(self) -> None:
         """Engines hear what was said to them."""
@@ -186,7 +190,13 @@ class Serving:
         found = self._submissions.get(name)
         if found is None:
             found = self._submissions[name] = Submission(
-                name, self._registry, self._observer, self._call_later, self._submit, self.flush
+                name,
+                self._registry,
+                self._observer,
+                self._call_later,
+                self._submit,
+                self._tell_lost,
+                self.flush,
             )
         return found
 

@@ -50,16 +50,18 @@ class Submission:
         observer: Observer,
         call_later: Callable[[float, Callable[[], None]], object],
         submit: Callable[[Stream, ServingEngine, bool], None],
+        tell_lost: Callable[[list[LiveStream]], None],
         flush: Callable[[], None],
     ) -> None:
         """`submit` has a stream say what its engine must know of it, and whether it yields to those who are
-        there; `flush` sends what was said."""
+        there; `tell_lost` tells those that have lost theirs; `flush` sends what was said."""
         self._model = model
         self._registry = registry
         self._engines: dict[int, ServingEngine] = {}  # that are there now
         self._observer = observer
         self._call_later = call_later
         self._submit_one = submit
+        self._tell_lost = tell_lost
         self._flush = flush
         self._recovery = EngineRecovery()
         self._suspicious = False  # when it was last looked
@@ -171,7 +173,7 @@ class Submission:
 
     def _place(self, entries: list[LiveStream]) -> None:
         given = list[Given]()
-        for entry in self._free(entries):
+        for entry in self._free(dict.fromkeys(entries)):  # some were to be placed before, and again since
             stream = entry.stream
             engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
             if engine is None:
@@ -233,7 +235,10 @@ class Submission:
             self.place(self._entries)
 
     def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
-        known = filter(None, map(self._registry.by_number, numbers))  # others ended while they were held back
+        # Others ended while they were held back.
+        known = list(filter(None, map(self._registry.by_number, numbers)))
+        # Of very many that lost an engine, some have yet to be told when their turn has come on another.
+        self._tell_lost([entry for entry in known if entry.engine is not None])
         self._slices.add([self._assign(engine, entry) for entry in known])
 
     def _assign(self, engine: ServingEngine, entry: LiveStream) -> Given:

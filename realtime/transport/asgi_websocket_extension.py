@@ -61,6 +61,10 @@ class WebSocketPeer:
     def writable(self) -> bool:
         return self._connection.send_buffer.writable
 
+    def hold_nothing(self) -> None:
+        """From now on it is writable only where all that was written has left."""
+        self._connection.send_buffer.hold_nothing()
+
     def paid_by(self, work: PayerWork) -> None:
         """Whoever this is pays for what they send from now on, and not their address."""
         self._connection.paid_by(work)

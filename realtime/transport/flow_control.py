@@ -117,6 +117,11 @@ class SendBuffer:
         self._written += len(data)
         self._transport.write(data)
 
+    def hold_nothing(self) -> None:
+        """From now on it has room only where all of it has left."""
+        if not self._transport.is_closing():
+            self._transport.set_write_buffer_limits(high=0)
+
     def pause(self) -> None:
         if not self._ended:
             self.writable = False

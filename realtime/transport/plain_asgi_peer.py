@@ -36,6 +36,9 @@ class PlainAsgiPeer:
         self._ping = ping or self._ping
         self._some.set()
 
+    def hold_nothing(self) -> None:
+        """It is writable only where all was sent."""
+
     def paid_by(self, work: PayerWork) -> None:
         """The server reads as it likes."""
 

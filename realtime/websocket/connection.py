@@ -76,6 +76,7 @@ class Peer(Protocol):
     @property
     def writable(self) -> bool: ...
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None: ...
+    def hold_nothing(self) -> None: ...
     def paid_by(self, work: PayerWork) -> None: ...
 
 
@@ -194,10 +195,12 @@ class Connection:
             self.owe(steering_s(text_length(frame)))
 
     async def until_all_is_said(self) -> None:
-        """A peer may be slower than the streams that ended for it. To one that is gone nothing is said."""
-        if self._woken:
-            self._all_said = asyncio.Event()
-            await self._all_said.wait()
+        """And has left: a peer may be slower than the streams that ended for it. To one that is gone nothing
+        is said."""
+        self._peer.hold_nothing()
+        self._all_said = asyncio.Event()
+        self._note_if_all_is_said()
+        await self._all_said.wait()
 
     async def close_for_good(self) -> None:
         """The server goes away: everything has been said."""
@@ -377,7 +380,7 @@ class Connection:
         self._note_if_all_is_said()
 
     def _note_if_all_is_said(self) -> None:
-        if self._all_said is not None and not self._woken:
+        if self._all_said is not None and (self.gone or (self._peer.writable and not self._woken)):
             self._all_said.set()
 
     def _take_events(self, stream: Stream) -> None:

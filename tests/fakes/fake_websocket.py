@@ -17,6 +17,9 @@ class FakeWebSocket:
         self.on_pong: Any = None
         self.on_writable: Any = None
 
+    def hold_nothing(self) -> None:
+        """A test says when it is writable."""
+
     def paid_by(self, work: PayerWork) -> None:
         """What it sends comes from no socket."""
 

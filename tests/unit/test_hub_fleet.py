@@ -9,7 +9,7 @@ from engine import api
 from engine.schedule.sequence import Sequence
 from midstream import protocol
 from midstream.protocol import Credit, Params
-from realtime.hub import submission
+from realtime.hub import serving, submission
 from realtime.hub.engine_recovery import DEATHS
 from realtime.hub.submission import REPLACEMENT_S
 from realtime.stream.stream import Stream
@@ -127,6 +127,51 @@ def test_of_long_ones_that_have_lost_theirs_fewer_are_looked_for_elsewhere_in_on
         assert [stream.paused for stream in server.hub.streams].count("engine") == 3
         assert submitted(server) == placed
         server.clock.advance(0)
+
+
+def test_who_is_to_be_placed_for_two_reasons_goes_to_one_engine_and_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where nobody is suspected any more while some who lost their engine wait to be placed."""
+    monkeypatch.setattr(submission, "PLACED_A_TURN", 2)
+    server = SimulatedServer(SIZE, engines=2)
+    listener = RecordingListener(server)
+    names = [str(number) for number in range(6)]
+    for name in names:
+        listener.send(start(name, params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    server.kill_engine(0)
+    assert submitted(server) == 2
+    server.hub.serving.of_model("toy").place(server.hub.serving.entries)
+    server.clock.advance(0)
+    assert submitted(server) == 3
+    ticks(server, 60)
+    assert finals(listener) == dict.fromkeys(names, "length")
+
+
+def test_who_is_tried_elsewhere_before_it_was_told_that_its_engine_is_gone_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of very many that lose their engine each turn some are told, and others' news come in between."""
+    monkeypatch.setattr(serving, "LOST_A_TURN", 1)
+    server = SimulatedServer(SIZE, engines=2)
+    listener = RecordingListener(server)
+    listener.send(start("first", params=SHORT, credit=PLENTY))
+    tried = _given_to(server, "first")
+    server.kill_engine(tried)
+    server.revive_engine(number=tried)
+    for name in "abc":
+        listener.send(start(name, params=SHORT, credit=PLENTY))
+    server.kill_engine(1 - tried)
+    submits = 0
+    while submits < 4:
+        submits += submitted(server)
+        server.tick()  # and no turn comes for those who wait to be told
+    server.clock.advance(0)
+    assert {entry.engine and entry.engine.number for entry in server.hub.serving.entries} == {tried}
+    ticks(server, 60)
+    assert finals(listener) == dict.fromkeys(["first", *"abc"], "length")
+    assert not server.hub.serving.engines[tried].streams
 
 
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from engine import api
 from midstream import protocol
 from realtime.hub import keepers
-from realtime.hub.adoptions import ASK_S, SEARCH_S, _paid_by
+from realtime.hub.adoptions import ASK_S, SEARCH_S
 from realtime.hub.keepers import Found, Search
 from realtime.hub.stream_key import StreamKey
 from realtime.refusal import Refusal
@@ -43,7 +44,8 @@ async def test_each_piece_is_paid_for_and_others_have_their_turn_behind_it() -> 
             await asyncio.sleep(0)
 
     other = asyncio.create_task(others())
-    await _paid_by(payer, pieces())  # type: ignore[arg-type]
+    adoptions: Any = SimulatedServer(SIZE, keeps=True).hub._adoptions
+    await adoptions._tell(TENANT, None, pieces(), payer)
     await other
     assert len(payer.paid) == 6
     assert all(work_s >= 0 for work_s in payer.paid)

@@ -25,7 +25,7 @@ from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
 from midstream.tool_tasks import ToolTasks, _Work
 from midstream.tools import BadCall, run_call, tool_of
-from tests.fakes.scripted_server import FakeServer, final
+from tests.fakes.scripted_server import FakeServer, Peer, final
 
 
 class Colour(enum.Enum):
@@ -279,6 +279,26 @@ def weather_anywhere() -> str:
     return "mild"
 
 
+async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False) -> None:
+    await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
+    await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
+    await peer.send(protocol.ToolCallDone(request_id=name, index=0, end=0, call_id="a", approval=approval))
+
+
+async def refuse_for_now(peer: Peer, name: str, asked: protocol.Frame, after_ms: int = 1) -> None:
+    await peer.send(
+        protocol.Error(
+            status=429,
+            code="rate_limited",
+            message="slower",
+            retryable=True,
+            retry_after_ms=after_ms,
+            request_id=name,
+            ref=asked.ref,
+        )
+    )
+
+
 @pytest.mark.parametrize(
     ("verdict", "kind"),
     [
@@ -300,24 +320,33 @@ async def test_what_an_agent_is_refused_for_now_it_asks_again(
         run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
         reading = asyncio.create_task(run.answer())
         name = start.request_id
-        await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
-        await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
-        await peer.send(
-            protocol.ToolCallDone(request_id=name, index=0, end=0, call_id="a", approval=verdict is not None)
-        )
+        await say_that_it_called(peer, name, approval=verdict is not None)
         refused = await peer.receive(kind)
-        await peer.send(
-            protocol.Error(
-                status=429,
-                code="rate_limited",
-                message="slower",
-                retryable=True,
-                retry_after_ms=1,
-                request_id=name,
-                ref=refused.ref,
-            )
-        )
+        await refuse_for_now(peer, name, refused)
         again = await peer.receive(kind)
         assert replace(again, ref=None) == replace(refused, ref=None)
+        await peer.send(final(name, 0, "stop"))
+        assert await reading == ""
+
+
+async def test_what_came_of_a_tool_is_told_where_another_result_by_hand_is_refused_meanwhile() -> None:
+    """Both for what is taken of this minute: what was said before stands, and had yet to be told."""
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        agent = midstream.Agent(tools=[weather_anywhere])
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await say_that_it_called(peer, name)
+        first = await peer.receive(protocol.ToolResult)
+        await refuse_for_now(peer, name, first, after_ms=60_000)
+        giving = asyncio.create_task(run.give(run.stream.calls[0], "by hand"))
+        by_hand = await peer.receive(protocol.ToolResult)
+        assert by_hand.content == "by hand"
+        await refuse_for_now(peer, name, by_hand)
+        with pytest.raises(midstream.RateLimited):
+            await giving
+        again = await peer.receive(protocol.ToolResult)
+        assert replace(again, ref=None) == replace(first, ref=None)
         await peer.send(final(name, 0, "stop"))
         assert await reading == ""

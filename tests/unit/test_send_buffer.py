@@ -13,6 +13,8 @@ import pytest
 from realtime.transport import flow_control
 from realtime.transport.flow_control import SendBuffer
 
+MUCH = 8 << 20  # bytes: more than any kernel takes
+
 
 class Full:
     """A transport whose buffer is as full as the kernel behind it, whatever the peer takes."""
@@ -54,6 +56,24 @@ class Deadlines:
         self._then.pop(0)()
 
 
+class Paused(asyncio.Protocol):
+    """What its transport says goes to a send buffer."""
+
+    def __init__(self) -> None:
+        self.resumed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.buffer = SendBuffer(transport, high_water_bytes=MUCH, timeout_s=600)
+
+    def pause_writing(self) -> None:
+        self.buffer.pause()
+
+    def resume_writing(self) -> None:
+        self.buffer.resume()
+        self.resumed.set()
+
+
 @pytest.fixture
 def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -82,3 +102,25 @@ def test_whoever_takes_what_the_kernel_has_is_not_cut_off(
     while not buffer.gave_up:  # what was taken last may be known late
         deadlines.pass_next()
     assert transport.aborted
+
+
+async def test_one_that_holds_nothing_has_room_when_all_has_left(
+    connected: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, peer = connected
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(Paused, sock=ours)
+    protocol.buffer.write(bytes(MUCH))
+    has_room = [protocol.buffer.writable]
+    protocol.buffer.hold_nothing()
+    has_room.append(protocol.buffer.writable)
+    peer.setblocking(False)
+    read = 0
+    while read < MUCH:
+        read += len(await loop.sock_recv(peer, MUCH))
+    await asyncio.wait_for(protocol.resumed.wait(), 30)
+    assert [*has_room, protocol.buffer.writable] == [True, False, True]
+    assert not transport.get_write_buffer_size()
+    transport.close()
+    protocol.buffer.hold_nothing()  # nobody waits for it
+    protocol.buffer.end()

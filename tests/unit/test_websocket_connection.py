@@ -157,7 +157,11 @@ async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_
 
 
 @pytest.mark.parametrize("goes", [False, True])
-async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is_gone(goes: bool) -> None:
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is_gone(
+    goes: bool, is_written: bool
+) -> None:
+    """What is written has yet to leave."""
     server, client = SimulatedServer(SIZE), Client()
     connections: dict[str, Connection] = {}
     endpoints: Any = SimpleNamespace(open=connections)
@@ -166,9 +170,11 @@ async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is
     )
     client.say(start("a", params=Params(max_tokens=2, ignore_eos=True)))
     await client.started.get()
-    client.writable = False
+    client.writable = is_written
     while server.hub.streams:
         server.tick()
+    assert bool(client.ended) == is_written
+    client.writable = False
     fleet: Any = None
     ending = asyncio.create_task(let_finish(server.hub, fleet, endpoints, grace_s=600, hands_over=False))
     for _ in range(10):
@@ -180,7 +186,7 @@ async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is
         client.writable = True
         client.on_writable()
     await asyncio.wait_for(ending, 30)
-    assert client.ended == (set() if goes else {"a"})
+    assert client.ended == (set() if goes and not is_written else {"a"})
     client.hang_up()
     await serving
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
+from functools import partial
 from typing import Any
 
 import pytest
@@ -116,6 +117,34 @@ def test_what_takes_long_goes_on_among_what_does_and_all_behind_it_meanwhile() -
     for one in (done, behind, quick.submit(lambda: None), slow.submit(lambda: None)):
         one.result(60)
     assert (came[0], sorted(came)) == ("b", ["a", "b", "c"])
+
+
+def test_what_takes_long_stands_in_its_owners_line_whoever_is_worked_for_meanwhile() -> None:
+    """Or who has many such pieces would have the turns of all others."""
+    placed = threading.Semaphore(0)
+
+    class Slow(Worker):
+        def _put(self, piece: Callable[[], bool], owner: object) -> None:
+            super()._put(piece, owner)
+            placed.release()
+
+    slow = Slow("slow")
+    quick, both_wait, go, came = Worker("quick", slow), threading.Event(), threading.Event(), list[str]()
+
+    def long() -> None:
+        assert both_wait.wait(60)
+        take_long()
+        came.append("a")
+
+    done = [slow.submit(lambda: go.wait(60), "c"), quick.submit(long, "a"), quick.submit(lambda: None, "b")]
+    both_wait.set()
+    for _ in range(2):
+        assert placed.acquire(timeout=60)
+    done += [slow.submit(partial(came.append, one), one) for one in ("a", "b")]
+    go.set()
+    for one in done:
+        one.result(60)
+    assert came == ["a", "b", "a"]
 
 
 def test_a_grammar_that_is_compiled_again_keeps_nobody_waiting_whose_is_quick(

@@ -233,6 +233,8 @@ class ToolTasks:
             await self._say(work.call, work.outcome)
         except (RequestError, ConnectionLost):
             work.outcome = before
+            if before is not None and call.call_id not in self._channel.core.told and not self._channel.ended:
+                work.task = self._spawn(self._tell(work))  # as it was being told, or was to be
             raise
 
     async def _outcome(self, call: Call) -> ToolOutcome:
