@@ -89,8 +89,7 @@ class Adoptions:
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), claims=starts)
-            # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.
-            found = max(search.found, key=lambda one: one.journal.moves, default=None)
+            found = search.latest
             for other in search.found:
                 if other is not found:
                     other.engine.say(api.Cancel(number))

@@ -47,6 +47,12 @@ class Search:
         self._look()
 
     @property
+    def latest(self) -> Found | None:
+        """Of several the one that a client has come to last; and where a gateway that lost an engine had it
+        begun anew elsewhere, that."""
+        return max(self.found, key=lambda one: (one.journal.adoptions, one.journal.moves), default=None)
+
+    @property
     def doubtful(self) -> bool:
         """Whether an engine that has not answered may have it."""
         return self._doubtful or bool(self.silent)

@@ -80,6 +80,17 @@ async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_come
     assert await told_engine(here, *await a_journal(**TOOLS), "overloaded") == api.Disown(NUMBER)
 
 
+async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> None:
+    """Its gateway may have been cut off, and have begun it anew from what it knew."""
+    here = SimulatedServer(SIZE, keeps=True, engines=3)
+    _, journal = await a_journal()
+    engines, search = here.hub.serving.engines, Search([], doubtful=False)
+    for number, (moves, adoptions) in enumerate([(0, 0), (1, 1), (2, 0)]):
+        search.answer(engines[number], replace(journal, moves=moves, adoptions=adoptions))
+    assert search.latest is not None
+    assert search.latest.engine is engines[1]
+
+
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -880,6 +880,24 @@ def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Calla
     assert engine.next_commands() == [api.Pause(number)]
 
 
+def test_who_was_away_while_its_stream_went_elsewhere_does_not_take_it_back(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """It would go on with what it knew, and what the stream was told elsewhere would be lost."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    first.close()
+    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key"), api.Note(9, 0, b"told")])
+    (back,) = joined(connect, 1)
+    back.send([replace(submit(3), keep=api.Keep(b"key", b"record", moves=1)), api.Pause(3)])
+    assert back.hear() == api.Moved(3)
+    second.send([replace(submit(8), keep=api.Keep(b"key", b"of another start")), api.Pause(9)])
+    begun, paused = engine.next_commands()
+    assert isinstance(begun, api.Submit), "a name may be taken again"
+    assert paused == api.Pause(number)
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
