@@ -94,7 +94,7 @@ class Adoptions:
                 if other is not found:
                     other.engine.say(api.Cancel(number))
             if found is not None:
-                await self._build(key, number, search, found, listener)
+                await self._build(key, number, search, found, listener, starts=starts)
             elif search.doubtful and not starts:
                 raise Refusal(
                     "overloaded",
@@ -113,9 +113,10 @@ class Adoptions:
         self._keepers.settle(engine_key(key), begun)
 
     async def _build(
-        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener
+        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener, *, starts: bool
     ) -> None:
-        """A mistake of ours, or of whoever kept it, ends the stream that it shows in, and no other."""
+        """A mistake of ours, or of whoever kept it, ends the stream that it shows in, and no other. Where it
+        is lost, whoever `starts` it begins it anew, as where nobody knows it."""
         try:
             await self._adopt(key, number, search, found, listener)
         except Refusal:
@@ -124,6 +125,8 @@ class Adoptions:
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
             found.engine.say(api.Cancel(number))
+            if starts:
+                return
             raise Refusal(
                 "unknown_request",
                 f'Request "{key.request_id}" is lost: the server that had it is gone, and it cannot be built'

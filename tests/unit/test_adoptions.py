@@ -53,7 +53,7 @@ async def told_engine(
     engine = here.hub.serving.engines[0]
     found, search = Found(engine, journal, []), Search([], doubtful=False)
     with pytest.raises(Refusal) as caught:
-        await here.hub._adoptions._build(key, NUMBER, search, found, RecordingListener(here))
+        await here.hub._adoptions._build(key, NUMBER, search, found, RecordingListener(here), starts=False)
     assert caught.value.code == code
     engine.flush()
     return here.down.pop()[-1]
@@ -65,6 +65,32 @@ async def test_one_that_is_lost_ends_and_counts_for_nobody() -> None:
     other = replace(journal, digest=journal.digest + 1)
     assert await told_engine(here, key, other, "unknown_request") == api.Cancel(NUMBER)
     assert here.hub._quotas.taken() == {}
+
+
+@pytest.mark.parametrize("lost", [{"record": b""}, {"digest": -1}], ids=["too long", "of another version"])
+async def test_one_that_is_lost_can_be_started_again(
+    lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its client, who has heard so, and has its past."""
+    here = SimulatedServer(SIZE, keeps=True)
+    key, journal = await a_journal()
+    engine = here.hub.serving.engines[0]
+
+    async def found(number: int, name: bytes, *, claims: bool) -> Search:
+        search = here.hub._keepers._searches[number] = Search([engine], doubtful=False)
+        search.answer(engine, replace(journal, **lost))
+        return search
+
+    monkeypatch.setattr(here.hub._keepers, "search", found)
+    monkeypatch.setattr(here.hub._adoptions, "may_be_found", lambda *asked: not here.hub.streams)
+    listener = RecordingListener(here)
+    listener.send(protocol.Attach(request_id=key.request_id, after=5))
+    await settled()
+    assert listener.error().code == "unknown_request"
+    listener.send(endless(key.request_id, on_disconnect="continue"))
+    await settled()
+    assert listener.errors == []
+    listener.hear_token()
 
 
 async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_comes_again(
