@@ -78,7 +78,7 @@ class Adoptions:
                 return False
             case protocol.Start(fork=None) | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
-                return not known and self._keepers.count > 0
+                return not known and (self._keepers.count > 0 or self._keepers.unsettled)
         return False
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -98,7 +98,8 @@ class Adoptions:
             elif search.doubtful and not starts:
                 raise Refusal(
                     "overloaded",
-                    f'An engine that may have request "{key.request_id}" does not answer.',
+                    f'An engine that may have request "{key.request_id}" does not answer, or is being'
+                    " started.",
                     retry_after_ms=1000,
                 )
         finally:

@@ -16,7 +16,7 @@ from midstream import protocol
 from midstream.protocol import Function, Guard, Message, Params, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
-from realtime.hub.keepers import Found, Search
+from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.tokenizing_pool import THREADS
@@ -91,6 +91,22 @@ async def test_one_that_is_lost_can_be_started_again(
     await settled()
     assert listener.errors == []
     listener.hear_token()
+
+
+async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:
+    """It may be with a gateway that waits for one, or has given it to one that was not asked."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    keepers, listener = here.hub._keepers, RecordingListener(here)
+    here.kill_engine()
+    here.clock.advance(100.0)
+    listener.send(protocol.Attach(request_id="a", after=5))
+    await settled()
+    assert listener.error().code == "overloaded"
+    here.revive_engine()
+    at_first = keepers.unsettled
+    here.clock.advance(SETTLED_S)
+    assert (at_first, keepers.unsettled) == (True, False)
 
 
 async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_comes_again(
