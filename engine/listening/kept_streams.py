@@ -62,6 +62,7 @@ class KeptStreams(Generic[G]):
             return kept
         if kept is not None:
             self.drop(kept)
+            self._given_up.append(kept)
         kept = self._by_key[keep.key] = KeptStream(Journal(submit, keep, now), submit.tenant, owner, number)
         if not kept.journal.whole:  # its record was here once, and is no more
             self._given_up.append(kept)

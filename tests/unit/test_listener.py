@@ -898,6 +898,18 @@ def test_who_was_away_while_its_stream_went_elsewhere_does_not_take_it_back(
     assert paused == api.Pause(number)
 
 
+def test_a_gateway_hears_that_another_has_begun_a_stream_of_the_same_name(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """Where both began it, one of them can be adopted, and the other is to leave its own to nobody."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    assert first.hear() == api.Kept(3)
+    second.send([replace(submit(3), keep=api.Keep(b"key", b"of another start"))])
+    assert second.hear() == api.Kept(3)
+    assert first.hear() == api.Kept(3, whole=False)
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
