@@ -19,6 +19,7 @@ from engine import api, deposits
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from engine.listening import limits, listener
 from engine.listening.grpc_door import GrpcCall, GrpcDoor
+from engine.listening.kept_streams import STREAM_BYTES
 from engine.listening.listener import Door, DoorError, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
@@ -970,7 +971,7 @@ def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
 def test_a_gateway_hears_which_of_its_streams_can_be_adopted_no_more(
     engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800 + 2 * STREAM_BYTES)
     first, second = joined(connect, 2)
     first.send([kept(3)])
     assert first.hear() == api.Kept(3)
