@@ -39,6 +39,12 @@ class Journal:
     def bytes(self) -> int:
         return kept_bytes(self.keep, len(self._prompt), self._history)
 
+    def is_ahead_of(self, keep: api.Keep) -> bool:
+        """Whether somebody has adopted the stream since whoever says this had it: it was told there what is
+        not known here. A start of the same name is another stream, and has another record."""
+        is_it = not keep.record or keep.record == self.keep.record
+        return self.whole and is_it and self.adoptions > keep.adoptions
+
     def take(self, command: api.AnyCommand) -> None:
         """From the stream's gateway."""
         match command:

@@ -16,6 +16,7 @@ from engine.listening.journal import Journal
 
 G = TypeVar("G")
 
+STREAM_BYTES = 1100  # of one, beside what stands in its journal: thousands may be short, and have ended
 OLD_AT_ONCE = 100  # that are dropped: very many may be old by now, and the engine waits meanwhile
 
 
@@ -62,6 +63,7 @@ class KeptStreams(Generic[G]):
             return kept
         if kept is not None:
             self.drop(kept)
+            self._given_up.append(kept)
         kept = self._by_key[keep.key] = KeptStream(Journal(submit, keep, now), submit.tenant, owner, number)
         if not kept.journal.whole:  # its record was here once, and is no more
             self._given_up.append(kept)
@@ -112,7 +114,7 @@ class KeptStreams(Generic[G]):
     def _settle(self, kept: KeptStream[G]) -> None:
         """Count what it takes now, and as what."""
         key, known = kept.journal.keep.key, self._knows(kept)
-        before, kept.bytes = kept.bytes, kept.journal.bytes if known else 0
+        before, kept.bytes = kept.bytes, STREAM_BYTES + kept.journal.bytes if known else 0
         self._bytes += kept.bytes - before
         share = self._shares.setdefault(kept.tenant, _Share())
         share.bytes += kept.bytes - before

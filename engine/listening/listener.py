@@ -208,6 +208,9 @@ class Listener:
         kept, before = None, list[api.AnyCommand]()
         if (keep := submit.keep) is not None:
             former = self._kept.find(keep.key, time.time())
+            if former is not None and former.owner is not gateway and former.journal.is_ahead_of(keep):
+                gateway.answer(api.Moved(submit.stream))  # it was away, and its stream is another's by now
+                return []
             if former is not None and former.is_orphan and former.number is not None:
                 before.append(api.Cancel(former.number))  # its gateway has come again, and begins it anew
             kept = self._kept.begin(submit, keep, gateway, number, time.time())
@@ -265,8 +268,9 @@ class Listener:
             gateway.refuse_number(number)
             return
         if kept.journal.whole:
-            kept.journal.adoptions += 1
             former, kept.owner = kept.owner, gateway
+            if former is not gateway:
+                kept.journal.adoptions += 1
             if kept.number is not None:
                 left = self._owners[kept.number].number
                 self._owners[kept.number] = Owner(gateway, number, kept)

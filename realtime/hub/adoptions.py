@@ -79,7 +79,7 @@ class Adoptions:
                 return False
             case protocol.Start(fork=None) | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
-                return not known and self._keepers.count > 0
+                return not known and (self._keepers.count > 0 or self._keepers.unsettled)
         return False
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
@@ -90,17 +90,17 @@ class Adoptions:
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), claims=starts)
-            # A gateway that lost an engine had it begun anew elsewhere: the latest is the stream.
-            found = max(search.found, key=lambda one: one.journal.moves, default=None)
+            found = search.latest
             for other in search.found:
                 if other is not found:
                     other.engine.say(api.Cancel(number))
             if found is not None:
-                await self._build(key, number, search, found, listener)
+                await self._build(key, number, search, found, listener, starts=starts)
             elif search.doubtful and not starts:
                 raise Refusal(
                     "overloaded",
-                    f'An engine that may have request "{key.request_id}" does not answer.',
+                    f'An engine that may have request "{key.request_id}" does not answer, or is being'
+                    " started.",
                     retry_after_ms=1000,
                 )
         finally:
@@ -115,9 +115,10 @@ class Adoptions:
         self._keepers.settle(engine_key(key), begun)
 
     async def _build(
-        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener
+        self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener, *, starts: bool
     ) -> None:
-        """A mistake of ours, or of whoever kept it, ends the stream that it shows in, and no other."""
+        """A mistake of ours, or of whoever kept it, ends the stream that it shows in, and no other. Where it
+        is lost, whoever `starts` it begins it anew, as where nobody knows it."""
         try:
             await self._adopt(key, number, search, found, listener)
         except Refusal:
@@ -126,6 +127,8 @@ class Adoptions:
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
             found.engine.say(api.Cancel(number))
+            if starts:
+                return
             raise Refusal(
                 "unknown_request",
                 f'Request "{key.request_id}" is lost: the server that had it is gone, and it cannot be built'

@@ -127,7 +127,7 @@ class Hub:
         timing = (self._clock, self._call_later)
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         next_number = partial(next, itertools.count())
-        self._keepers = Keepers(self.serving)
+        self._keepers = Keepers(self.serving, self._clock)
         self.deposits = Deposits(self.serving, next_number, self._clock)
         self._shares = Shares(self.serving, self._quotas, self._call_later)
         self._adoptions = Adoptions(
@@ -291,7 +291,9 @@ class Hub:
         """There is an engine, and it knows no stream yet. `keeper`: by which all gateways know it, where
         streams may outlive us there."""
         self.serving.engine_ready(number, model, block, keeper=keeper)
-        self._shares.engine_ready(self.serving.engines[number])
+        engine = self.serving.engines[number]
+        self._keepers.engine_ready(engine)
+        self._shares.engine_ready(engine)
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""

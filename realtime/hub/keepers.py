@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -24,6 +24,9 @@ KeptAnswer = api.Adopted | api.Claimed | api.Kept | api.Moved
 
 ANSWER_S = 1.0  # for an engine to answer: one that takes longer is asked nothing until it has
 CLAIM_S = api.CLAIM_S + ANSWER_S  # for another gateway to settle its claim, or to be passed over
+# When an engine has died or come again, for all gateways to give what it had to one that all have found: they
+# look for engines every two seconds.
+SETTLED_S = 3.0
 
 
 class Found(Struct, frozen=True):
@@ -36,7 +39,7 @@ class Search:
     """What was found of a stream, and who has not answered."""
 
     def __init__(self, asked: list[ServingEngine], *, doubtful: bool) -> None:
-        """`doubtful`: whether there are engines that were not asked."""
+        """`doubtful`: whether there is more to ask than these."""
         self.found: list[Found] = []
         self.answered = asyncio.Event()
         self.claimed_at: ServingEngine | None = None  # by another gateway
@@ -47,8 +50,14 @@ class Search:
         self._look()
 
     @property
+    def latest(self) -> Found | None:
+        """Of several the one that a client has come to last; and where a gateway that lost an engine had it
+        begun anew elsewhere, that."""
+        return max(self.found, key=lambda one: (one.journal.adoptions, one.journal.moves), default=None)
+
+    @property
     def doubtful(self) -> bool:
-        """Whether an engine that has not answered may have it."""
+        """Whether somebody who has not answered may have it."""
         return self._doubtful or bool(self.silent)
 
     def answer(self, engine: ServingEngine, journal: api.Journal | None) -> None:
@@ -88,8 +97,10 @@ class Claim(Struct):
 
 
 class Keepers:
-    def __init__(self, serving: Serving) -> None:
+    def __init__(self, serving: Serving, clock: Callable[[], float]) -> None:
         self._serving = serving
+        self._clock = clock
+        self._settled_at: float | None = None  # since an engine was lost for the first time
         self._searches: dict[int, Search] = {}  # by the number that the stream is to have
         self._claims: dict[bytes, Claim] = {}  # by name
         # By stream that its engine may not have:
@@ -98,6 +109,12 @@ class Keepers:
     @property
     def count(self) -> int:
         return sum(engine.keeps for engine in self._serving.engines.values())
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether a stream that no engine has may be with a gateway that lives, and waits for one."""
+        at = self._settled_at
+        return at is not None and (not self.count or self._clock() < at)
 
     async def search(self, number: int, name: bytes, *, claims: bool) -> Search:
         """It takes in news of what is found until `close`. `claims`: who searches begins what is not found;
@@ -154,7 +171,13 @@ class Keepers:
         search = self._searches.get(news.stream)
         return search is not None and search.take_news(engine, news)
 
+    def engine_ready(self, engine: ServingEngine) -> None:
+        if engine.keeps and self._settled_at is not None:
+            self._settled_at = self._clock() + SETTLED_S
+
     def engine_lost(self, engine: ServingEngine) -> None:
+        if engine.keeps:
+            self._settled_at = self._clock() + SETTLED_S
         for search in self._searches.values():
             search.engine_lost(engine)
         for number in [number for number, (at, *_) in self._begun.items() if at is engine]:
@@ -164,7 +187,7 @@ class Keepers:
 
     def _ask(self, number: int, name: bytes, *, claims: bool) -> Search:
         asked = answering(self._serving)
-        search = self._searches[number] = Search(asked, doubtful=len(asked) < self.count)
+        search = self._searches[number] = Search(asked, doubtful=self.unsettled or len(asked) < self.count)
         registrar = chosen(name, asked) if claims else None
         if registrar is not None:
             self._claims.setdefault(name, Claim(number, {})).at[registrar] = None

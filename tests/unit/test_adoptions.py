@@ -16,7 +16,7 @@ from midstream import protocol
 from midstream.protocol import Function, Guard, Message, Params, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
-from realtime.hub.keepers import Found, Search
+from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.tokenizing_pool import THREADS
@@ -52,7 +52,7 @@ async def told_engine(
     engine = here.hub.serving.engines[0]
     found, search = Found(engine, journal, []), Search([], doubtful=False)
     with pytest.raises(Refusal) as caught:
-        await here.hub._adoptions._build(key, NUMBER, search, found, RecordingListener(here))
+        await here.hub._adoptions._build(key, NUMBER, search, found, RecordingListener(here), starts=False)
     assert caught.value.code == code
     engine.flush()
     return here.down.pop()[-1]
@@ -66,6 +66,48 @@ async def test_one_that_is_lost_ends_and_counts_for_nobody() -> None:
     assert here.hub._quotas.taken() == {}
 
 
+@pytest.mark.parametrize("lost", [{"record": b""}, {"digest": -1}], ids=["too long", "of another version"])
+async def test_one_that_is_lost_can_be_started_again(
+    lost: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its client, who has heard so, and has its past."""
+    here = SimulatedServer(SIZE, keeps=True)
+    key, journal = await a_journal()
+    engine = here.hub.serving.engines[0]
+
+    async def found(number: int, name: bytes, *, claims: bool) -> Search:
+        search = here.hub._keepers._searches[number] = Search([engine], doubtful=False)
+        search.answer(engine, replace(journal, **lost))
+        return search
+
+    monkeypatch.setattr(here.hub._keepers, "search", found)
+    monkeypatch.setattr(here.hub._adoptions, "may_be_found", lambda *asked: not here.hub.streams)
+    listener = RecordingListener(here)
+    listener.send(protocol.Attach(request_id=key.request_id, after=5))
+    await settled()
+    assert listener.error().code == "unknown_request"
+    listener.send(endless(key.request_id, on_disconnect="continue"))
+    await settled()
+    assert listener.errors == []
+    listener.hear_token()
+
+
+async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:
+    """It may be with a gateway that waits for one, or has given it to one that was not asked."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    keepers, listener = here.hub._keepers, RecordingListener(here)
+    here.kill_engine()
+    here.clock.advance(100.0)
+    listener.send(protocol.Attach(request_id="a", after=5))
+    await settled()
+    assert listener.error().code == "overloaded"
+    here.revive_engine()
+    at_first = keepers.unsettled
+    here.clock.advance(SETTLED_S)
+    assert (at_first, keepers.unsettled) == (True, False)
+
+
 async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -77,6 +119,17 @@ async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_come
     monkeypatch.setattr(RebuiltStream, "try_rules", compiler_was_killed)
     here = SimulatedServer(SIZE, keeps=True)
     assert await told_engine(here, *await a_journal(**TOOLS), "overloaded") == api.Disown(NUMBER)
+
+
+async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> None:
+    """Its gateway may have been cut off, and have begun it anew from what it knew."""
+    here = SimulatedServer(SIZE, keeps=True, engines=3)
+    _, journal = await a_journal()
+    engines, search = here.hub.serving.engines, Search([], doubtful=False)
+    for number, (moves, adoptions) in enumerate([(0, 0), (1, 1), (2, 0)]):
+        search.answer(engines[number], replace(journal, moves=moves, adoptions=adoptions))
+    assert search.latest is not None
+    assert search.latest.engine is engines[1]
 
 
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(

@@ -3,6 +3,9 @@ stream."""
 
 from __future__ import annotations
 
+import tracemalloc
+from weakref import WeakValueDictionary
+
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -11,7 +14,7 @@ from engine import api
 from engine.int32 import of_int32
 from engine.listening import kept_streams, limits
 from engine.listening.journal import Journal
-from engine.listening.kept_streams import KeptStream, KeptStreams
+from engine.listening.kept_streams import STREAM_BYTES, KeptStream, KeptStreams
 
 KEEP = api.Keep(b"key", b"record", grace_s=5)
 SUBMIT = api.Submit(7, [1, 2, 3], api.Sampling(), credit=8, keep=KEEP)
@@ -87,7 +90,7 @@ def test_of_too_many_those_go_first_that_have_ended_and_then_whoever_grows(
     first, second, third = (begun(streams, key) for key in (b"1", b"2", b"3"))
     streams.tell(first, end(), 1.0)
     streams.tell(second, end(), 2.0)
-    monkeypatch.setattr(limits, "JOURNALS_BYTES", 2 * third.journal.bytes + 400)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 2 * third.bytes + 400)
     streams.note(third, api.Note(7, 0, b"x"), 3.0)
     assert streams.find(b"1", 3.0) is None
     assert streams.find(b"2", 3.0) is second
@@ -116,7 +119,7 @@ def test_the_tenant_pays_whose_journals_take_most(monkeypatch: pytest.MonkeyPatc
     ended, lives = begun(streams, b"ended", tenant=1), begun(streams, b"lives", tenant=1)
     streams.tell(ended, end(), 1.0)
     first, second = begun(streams, b"first", tenant=2), begun(streams, b"second", tenant=2)
-    monkeypatch.setattr(limits, "JOURNALS_BYTES", 10_000)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 10_000 + 4 * STREAM_BYTES)
     for _ in range(40):
         streams.note(first, api.Note(7, 0, b"x" * 100), 3.0)
         streams.note(second, api.Note(7, 0, b"x" * 100), 3.0)
@@ -133,11 +136,23 @@ def test_the_tenant_pays_whose_journals_take_most(monkeypatch: pytest.MonkeyPatc
     assert not third.journal.whole
 
 
+def test_what_streams_take_is_counted_also_where_they_are_short() -> None:
+    """With what their gateway remembers of them."""
+    streams, theirs = KeptStreams[str](), WeakValueDictionary[int, KeptStream[str]]()
+    tracemalloc.start()
+    for number in range(2_000):
+        kept = theirs[number] = begun(streams, key=b"%016d" % number, record=bytes(300))
+        streams.tell(kept, end(), 1.0)
+    takes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert takes <= 1.1 * streams._bytes
+
+
 def test_what_is_given_up_while_it_lives_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = KeptStreams[str]()
     ended, lives = begun(streams, b"ended", record=bytes(500)), begun(streams, b"lives", record=bytes(500))
     streams.tell(ended, end(), 1.0)
-    monkeypatch.setattr(limits, "JOURNALS_BYTES", 1_000)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 1_000 + STREAM_BYTES)
     streams.note(lives, api.Note(7, 0, b"told"), 2.0)
     assert streams.find(b"ended", 2.0) is None
     assert streams.take_given_up() == []

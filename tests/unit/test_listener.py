@@ -19,6 +19,7 @@ from engine import api, deposits
 from engine.grpc_frames import METHOD, SERVICE, showing, unwrapped, wrapped
 from engine.listening import limits, listener
 from engine.listening.grpc_door import GrpcCall, GrpcDoor
+from engine.listening.kept_streams import STREAM_BYTES
 from engine.listening.listener import Door, DoorError, Listener
 from engine.listening.socket_door import SocketDoor
 from realtime.certificates import Certificates
@@ -880,6 +881,36 @@ def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Calla
     assert engine.next_commands() == [api.Pause(number)]
 
 
+def test_who_was_away_while_its_stream_went_elsewhere_does_not_take_it_back(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """It would go on with what it knew, and what the stream was told elsewhere would be lost."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    first.close()
+    second.send([api.Adopt(9, b"key"), api.Adopt(9, b"key"), api.Note(9, 0, b"told")])
+    (back,) = joined(connect, 1)
+    back.send([replace(submit(3), keep=api.Keep(b"key", b"record", moves=1)), api.Pause(3)])
+    assert back.hear() == api.Moved(3)
+    second.send([replace(submit(8), keep=api.Keep(b"key", b"of another start")), api.Pause(9)])
+    begun, paused = engine.next_commands()
+    assert isinstance(begun, api.Submit), "a name may be taken again"
+    assert paused == api.Pause(number)
+
+
+def test_a_gateway_hears_that_another_has_begun_a_stream_of_the_same_name(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """Where both began it, one of them can be adopted, and the other is to leave its own to nobody."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    assert first.hear() == api.Kept(3)
+    second.send([replace(submit(3), keep=api.Keep(b"key", b"of another start"))])
+    assert second.hear() == api.Kept(3)
+    assert first.hear() == api.Kept(3, whole=False)
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
@@ -940,7 +971,7 @@ def test_whoever_has_claimed_a_name_twice_and_goes_adopts_nothing(
 def test_a_gateway_hears_which_of_its_streams_can_be_adopted_no_more(
     engine: SimulatedEngine, connect: Callable[[], Gateway], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800)
+    monkeypatch.setattr(limits, "JOURNALS_BYTES", 800 + 2 * STREAM_BYTES)
     first, second = joined(connect, 2)
     first.send([kept(3)])
     assert first.hear() == api.Kept(3)
