@@ -88,7 +88,7 @@ class Engine:
 
     def step(self) -> api.StepOutput:
         """One step. Commands act behind the tokens that were on their way, and are answered behind them:
-        whoever steers waits for the step in flight, never for another."""
+        whoever steers waits for the step in flight, and for another only behind a crowd."""
         started = time.perf_counter()
         self._give_back_idle_memory()
         self._finish_loads()
