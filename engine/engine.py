@@ -36,6 +36,7 @@ from engine.structure.matcher import GrammarError
 from engine.structure.vocabulary import Vocabulary
 
 SWITCH_S = 0.0005  # after which a thread that prepares grammars, or talks to gateways, gives way to the step
+CROWD_S = 0.01  # for what very many commands do behind a step, however short that was
 
 
 class Engine:
@@ -87,7 +88,7 @@ class Engine:
 
     def step(self) -> api.StepOutput:
         """One step. Commands act behind the tokens that were on their way, and are answered behind them:
-        whoever steers waits for the step in flight, never for another."""
+        whoever steers waits for the step in flight, and for another only behind a crowd."""
         started = time.perf_counter()
         self._give_back_idle_memory()
         self._finish_loads()
@@ -98,7 +99,7 @@ class Engine:
         self._constraining.start()  # on the masks behind drafts, while the model computes
         self._announce(batch)
         completed = self._execute(batch)
-        self._apply_commands()
+        self._apply_commands(max(CROWD_S, time.perf_counter() - started))
         self._constraining.start()
         seconds = time.perf_counter() - started
         self._learn(completed, seconds - waited_s)
@@ -295,8 +296,9 @@ class Engine:
 
     # -- commands and output ---------------------------------------------------------------------
 
-    def _apply_commands(self) -> None:
-        for command in self._commands.take():
+    def _apply_commands(self, most_s: float) -> None:
+        """A crowd's take no longer than what was computed: others wait for the next step meanwhile."""
+        for command in self._commands.take(most_s):
             if isinstance(command, api.TellBlocks):
                 self.cache.blocks.news.ask()
             elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams

@@ -94,8 +94,8 @@ class LeaderCommandQueue:
     def empty(self) -> bool:
         return self._queue.empty
 
-    def take(self) -> list[api.AnyCommand]:
-        commands = list(self._queue.take())
+    def take(self, most_s: float) -> list[api.AnyCommand]:
+        commands = list(self._queue.take(most_s))
         try:
             for pipe in self._pipes:
                 pipe.send(commands)
@@ -111,7 +111,11 @@ class FollowerCommandQueue:
 
     def __init__(self) -> None:
         self._steps: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
-        self.put, self.take = self._steps.put, self._steps.get
+        self.put = self._steps.put
+
+    def take(self, most_s: float) -> list[api.AnyCommand]:
+        """Whatever rank 0 has taken."""
+        return self._steps.get()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Not here: the next step waits for rank 0."""

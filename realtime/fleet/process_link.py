@@ -17,6 +17,7 @@ from typing import cast
 import msgspec
 
 from engine import api
+from realtime.fleet.engine_reads import EngineReads
 from realtime.fleet.forked_spares import AdoptedProcess, ForkedSpares
 from realtime.fleet.watched_engine import Hear
 
@@ -25,7 +26,7 @@ CLOSE_S, KILLED_S = 3.0, 2.0
 log = logging.getLogger(__name__)
 
 
-class ProcessLink(asyncio.Protocol):
+class ProcessLink(EngineReads):
     """One engine process. `on_messages` is told those that come together, `on_closed` that there will be no
     more."""
 
@@ -120,7 +121,7 @@ class ProcessLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(api.framed(message))
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class

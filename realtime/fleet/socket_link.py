@@ -15,6 +15,7 @@ import msgspec
 from engine import api
 from realtime.certificates import Certificates
 from realtime.fleet.address import Address
+from realtime.fleet.engine_reads import EngineReads
 from realtime.fleet.watched_engine import Hear
 
 CONNECT_S = 3.0
@@ -22,7 +23,7 @@ WHERE_CERTIFICATES_DIFFER = "as where our certificate is not what the engine ask
 WHERE_IT_IS_TO_BE_ENCRYPTED = "as where what goes there is to be encrypted"
 
 
-class SocketLink(asyncio.Protocol):
+class SocketLink(EngineReads):
     """`on_messages` is called for those that come together, `on_closed` when there will be no more."""
 
     def __init__(
@@ -80,7 +81,7 @@ class SocketLink(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(message)
 
-    # -- asyncio.Protocol ------------------------------------------------------------------------
+    # -- asyncio.BufferedProtocol ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class

@@ -114,17 +114,26 @@ def _guards(frame: StreamFrame) -> list[Guard]:
 def _written(frame: StreamFrame) -> int:
     past = 0
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        past = PAST_TOKEN * len(frame.past.tokens) + sum(_written(put_in) for put_in in past_injects(frame))
+        past = PAST_TOKEN * len(frame.past.tokens) + sum(map(_put_in_length, _put_in(frame.past)))
     match frame:
-        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
+        case protocol.Start(prompt=str() as text):
             return past + len(text)
         case protocol.Start(messages=list() as messages, tools=tools):
             return past + sum(map(_message_length, messages)) + (tools_length(tools) if tools else 0)
-        case protocol.Inject(messages=list() as messages):
-            return sum(map(_message_length, messages))
+        case protocol.Inject():
+            return _put_in_length(frame)
         case protocol.ToolResult():
             return _message_length(_told(frame))
     return past
+
+
+def _put_in_length(inject: protocol.Inject | PastInject) -> int:
+    return len(inject.text or "") + sum(map(_message_length, inject.messages or ()))
+
+
+def _put_in(past: Past) -> list[PastInject]:
+    """As it is written: to make frames of thousands takes as long as to read them."""
+    return [step for step in past.steering if isinstance(step, PastInject)]
 
 
 def _told(result: protocol.ToolResult) -> Message:
@@ -133,13 +142,11 @@ def _told(result: protocol.ToolResult) -> Message:
 
 
 def past_injects(frame: protocol.Start) -> list[protocol.Inject]:
-    steering = () if frame.past is None else frame.past.steering
     return [
         protocol.Inject(
             request_id=frame.request_id, text=step.text, messages=step.messages, tokens=step.tokens
         )
-        for step in steering
-        if isinstance(step, PastInject)
+        for step in (() if frame.past is None else _put_in(frame.past))
     ]
 
 
@@ -180,11 +187,13 @@ def weight(frame: StreamFrame) -> int:
     """About how many bytes a frame takes while it waits."""
     size = FRAME_BYTES
     match frame:
-        case protocol.Start(prompt=list() as tokens) | protocol.Inject(tokens=list() as tokens):
+        case protocol.Inject():
+            size = _put_in_bytes(frame)
+        case protocol.Start(prompt=list() as tokens):
             size += TOKEN_ID_BYTES * len(tokens)
-        case protocol.Start(messages=list() as messages) | protocol.Inject(messages=list() as messages):
+        case protocol.Start(messages=list() as messages):
             size += sum(map(_message_bytes, messages))
-        case protocol.Start(prompt=str() as text) | protocol.Inject(text=str() as text):
+        case protocol.Start(prompt=str() as text):
             size += getsizeof(text)
         case protocol.ToolResult():
             size += _message_bytes(_told(frame))
@@ -193,11 +202,17 @@ def weight(frame: StreamFrame) -> int:
     if isinstance(frame, protocol.Start | protocol.Adjust):
         size += params_bytes(frame.params)
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(weight, past_injects(frame)))
+        size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(_put_in_bytes, _put_in(frame.past)))
         size += sum(params_bytes(step.params) for step in frame.past.steering if isinstance(step, PastAdjust))
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size
+
+
+def _put_in_bytes(inject: protocol.Inject | PastInject) -> int:
+    size = FRAME_BYTES + TOKEN_ID_BYTES * len(inject.tokens or ())
+    size += sum(map(_message_bytes, inject.messages or ()))
+    return size if inject.text is None else size + getsizeof(inject.text)
 
 
 def _object_bytes(value: dict[str, Any]) -> int:

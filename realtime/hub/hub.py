@@ -255,6 +255,9 @@ class Hub:
             self._unsubscribe_if_done(stream)
         return told
 
+    def listener_of(self, stream: Stream) -> Listener | None:
+        return self._subscriptions.listener_of(stream)
+
     def acknowledge(self, stream: Stream, index: int, seq: int) -> None:
         """A peer has taken a stream's output up to `index`, and its events up to `seq`."""
         if stream.out_of_credit:

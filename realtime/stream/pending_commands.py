@@ -67,6 +67,20 @@ class PendingCommand(Struct):
         """Whether the engine may hear of it."""
         return self.command is not None and self.hangs_on is None
 
+    @property
+    def goes_back(self) -> bool:
+        match self.command:
+            case api.Truncate():
+                return True
+            case api.Append(behind=behind):
+                return behind is not None
+        return False
+
+    @property
+    def goes_back_untold(self) -> bool:
+        """Whether a guard does, or we do."""
+        return self.verdict is not None or (self.silent and isinstance(self.command, api.Truncate))
+
 
 class Computing(Protocol):
     """The engine that computes a stream, as far as that knows it."""
@@ -84,6 +98,7 @@ class PendingCommands:
     def __init__(self) -> None:
         self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
+        self._going_back = self._going_back_untold = 0  # of them: asked for with every token
         self.in_vain = 0  # tokens that were made of texts which are not put in
         self.waiting: list[PendingCommand] = []
         self.under_way = 0  # the first so many of them were sent
@@ -111,10 +126,11 @@ class PendingCommands:
     def request(self, pending: PendingCommand) -> None:
         """Behind all others; what guards have asked for, before what is no command yet, which will be made of
         what stands then."""
-        unmade = [at for at, before in enumerate(self.waiting) if not before.is_made]
-        first = pending.verdict is not None or pending.silent
-        self.waiting.insert(unmade[0] if unmade and first else len(self.waiting), pending)
-        self.bytes += _bytes(pending)
+        at = len(self.waiting)
+        if pending.verdict is not None or pending.silent:
+            at = next((at for at, before in enumerate(self.waiting) if not before.is_made), at)
+        self.waiting.insert(at, pending)
+        self._count(pending)
         self.send_more()
 
     @property
@@ -125,9 +141,10 @@ class PendingCommands:
 
     def make(self, command: api.AnyCommand) -> None:
         """The first comes to this."""
-        self.bytes -= _bytes(self.waiting[0])
-        self.waiting[0].command, self.waiting[0].hangs_on = command, None
-        self.bytes += _bytes(self.waiting[0])
+        first = self.waiting[0]
+        self._count(first, -1)
+        first.command, first.hangs_on = command, None
+        self._count(first)
         self.send_more()
 
     def refused(self, pending: PendingCommand) -> None:
@@ -138,7 +155,7 @@ class PendingCommands:
         """Returns what hung on it, if anything did."""
         for at, pending in enumerate(self.waiting):
             if pending.hangs_on is refused:
-                self.bytes -= _bytes(self.waiting.pop(at))
+                self._count(self.waiting.pop(at), -1)
                 self.send_more()
                 return pending
         return None
@@ -164,8 +181,14 @@ class PendingCommands:
         of them may be sent."""
         replied = self.waiting.pop(0)
         self.under_way = max(0, self.under_way - 1)
-        self.bytes -= _bytes(replied)
+        self._count(replied, -1)
         return replied
+
+    def _count(self, pending: PendingCommand, times: int = 1) -> None:
+        """One that waits, or, -1 times, waits no more."""
+        self.bytes += times * _bytes(pending)
+        self._going_back += times * pending.goes_back
+        self._going_back_untold += times * pending.goes_back_untold
 
     def send(self, command: api.AnyCommand) -> None:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
@@ -175,24 +198,17 @@ class PendingCommands:
     @property
     def goes_back(self) -> bool:
         """Whether what is decoded until all is replied will be void."""
-        return bool(self.waiting) and any(
-            isinstance(pending.command, api.Truncate)
-            or (isinstance(pending.command, api.Append) and pending.command.behind is not None)
-            for pending in self.waiting
-        )
+        return self._going_back > 0
 
     @property
     def goes_back_untold(self) -> bool:
         """Whether a guard will go back, or we: of what is decoded until then nobody hears."""
-        return any(
-            pending.verdict is not None or (pending.silent and isinstance(pending.command, api.Truncate))
-            for pending in self.waiting
-        )
+        return self._going_back_untold > 0
 
     def takes_back(self, index: int) -> bool:
         """Whether we, or a guard, will go back to before what was put in there."""
-        return any(
-            (pending.verdict is not None or pending.silent)
+        return self.goes_back_untold and any(
+            pending.goes_back_untold
             and isinstance(pending.command, api.Truncate)
             and pending.command.index < index
             for pending in self.waiting
@@ -201,6 +217,8 @@ class PendingCommands:
     def comes_again(self, index: int) -> bool:
         """Whether what was put in there is put in where we, or a guard, go back to: unless whoever asked for
         it goes back to before that."""
+        if not self.goes_back_untold:
+            return False
         at = index
         for pending in self.waiting:
             if isinstance(command := pending.command, api.Truncate) and command.index < at:
@@ -218,7 +236,7 @@ class PendingCommands:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self.waiting)
         self.waiting.clear()
-        self.bytes = self.under_way = 0
+        self.bytes = self.under_way = self._going_back = self._going_back_untold = 0
         return left
 
 

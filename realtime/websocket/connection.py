@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -29,13 +29,14 @@ from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Caller, DisconnectCause, Observer
+from realtime.hub.slices import Slices
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from realtime.transport.asgi_websocket_extension import PEER
 from realtime.transport.plain_asgi_peer import PlainAsgiPeer
 from realtime.websocket.cause_by_close_code import cause_of, refusal_code
-from realtime.websocket.read_acks import ReadAcks
+from realtime.websocket.read_acks import ReadAcks, ReadPosition
 from realtime.work_budget import TURN_S, steering_s
 from realtime.work_ledger import PayerWork
 
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
 TAKEN_AT_ONCE = 256  # messages; others have their turn before more
+READ_A_TURN = 128  # streams that a peer is known to have read on: of a thousand, 30 ms
 STEERS_ENGINE = (
     protocol.Start
     | protocol.Pause
@@ -135,6 +137,7 @@ class Connection:
         self._open_connections = open_connections
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
+        self._read = Slices(self._acknowledge, most=READ_A_TURN, next_turn=self._in_a_turn_of_its_own)
         self._live: set[Stream] = set()
         # By request_id, how often asked for, while their text is tokenized, or they are looked for.
         self._coming = Counter[str]()
@@ -215,6 +218,7 @@ class Connection:
             self._woken.clear()
             self._taken.clear()
             self._read_acks.forget_all()
+            self._read.clear()
             self._note_if_all_is_said()
 
     def _replace(self, session_id: str) -> None:
@@ -278,9 +282,22 @@ class Connection:
     def _receive_pong(self, payload: bytes) -> None:
         if self.gone:
             return
-        for read in self._read_acks.receive_pong(payload):
-            self._hub.acknowledge(read.stream, read.index, read.seq)
+        self._read.add(self._read_acks.receive_pong(payload))
+
+    def _acknowledge(self, some: list[ReadPosition]) -> None:
+        """Of streams that are still read here."""
+        for read in some:
+            if self._hub.listener_of(read.stream) is self:
+                self._hub.acknowledge(read.stream, read.index, read.seq)
         self._hub.flush()
+
+    def _in_a_turn_of_its_own(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(self._do, work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        began_s = time.thread_time()
+        work()
+        self.owe(time.thread_time() - began_s)
 
     # -- to the peer -----------------------------------------------------------------------------
 

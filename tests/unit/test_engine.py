@@ -10,6 +10,7 @@ import pytest
 
 from engine import api
 from engine.schedule.batch import Row
+from engine.step.command_queue import CommandQueue
 from engine.step.executor import Result
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
@@ -166,14 +167,34 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     engine = engine_of(TOY)
     take = engine._commands.take
 
-    def told_meanwhile() -> Iterable[api.AnyCommand]:
+    def told_meanwhile(most_s: float) -> Iterable[api.AnyCommand]:
         engine.stop()
-        return take()
+        return take(most_s)
 
     monkeypatch.setattr(engine._commands, "take", told_meanwhile)
     outputs: list[api.StepOutput] = []
     engine.run(outputs.append)
     assert len(outputs) == 1
+
+
+def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_next_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Together they take some 100 ms where 4,000 streams are left at once."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue = CommandQueue()
+    for together in range(40):
+        queue.put([api.Cancel(100 * together + number) for number in range(100)])
+    steps: list[list[int]] = []
+    while not queue.empty:
+        steps.append([])
+        for command in queue.take(most_s=1000.0):
+            assert isinstance(command, api.Cancel)
+            steps[-1].append(command.stream)
+            now += 1000.0 if len(steps) == 1 else 1.0
+    assert [len(step) for step in steps] == [300, 1000, 1000, 1000, 700]
+    assert [stream for step in steps for stream in step] == [*range(4000)]
 
 
 def test_a_fork_that_goes_on_before_its_turn_has_come_is_told_that_it_runs() -> None:

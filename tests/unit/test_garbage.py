@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 
@@ -92,6 +93,29 @@ def test_each_look_is_short_and_nothing_is_kept_for_ever() -> None:
     assert int(most) < MANY / 8, "what a look may have before it"
     assert late == "True", "what was found alive is not seen again at once"
     assert gone == "None"
+
+
+def test_the_more_live_the_more_rarely_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, alive = 0, 10 * garbage.MUCH
+
+    def counted() -> int:
+        nonlocal counts
+        counts += 1
+        return alive
+
+    monkeypatch.setattr(gc, "get_freeze_count", counted)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    standing = garbage.Standing()
+    standing.looked_at()
+    counts = 0
+    for _ in range(alive // math.prod(garbage.THRESHOLDS)):
+        standing.let_stay("stop", {"generation": 2})
+        assert not standing.is_much
+    assert counts == 1
+    alive = 21 * garbage.MUCH
+    for _ in range(alive // math.prod(garbage.THRESHOLDS)):
+        standing.let_stay("stop", {"generation": 2})
+    assert standing.is_much
 
 
 async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +18,7 @@ from realtime.stream import credit as credit_module
 from realtime.stream import memory
 from realtime.stream.credit import AHEAD_BYTES, LEAST_AHEAD_BYTES
 from realtime.stream.memory import MemoryAccount, event_bytes
-from realtime.stream.pending_commands import MOST_UNDER_WAY
+from realtime.stream.pending_commands import MOST_UNDER_WAY, PendingCommand
 from realtime.stream.stream import UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
 from tests.fakes.lone_stream import LoneStream
@@ -403,6 +403,27 @@ def test_no_more_waits_in_an_engine_than_its_stream_waits_for(frame: Any) -> Non
     lone.cancel()
     lone.answer(finish=api.Finish("cancelled"))
     assert lone.stream._commands.bytes == 0
+
+
+def test_news_look_at_no_command_that_waits_but_at_those_that_they_answer() -> None:
+    """A stream for which 1,200 waited took 0.2 ms for each further token, which nobody paid for."""
+    lone, looked_at = LoneStream(guards=[protocol.Guard(name="g", regex="zzz", do="rewind")]), 0
+
+    class Waiting(list[PendingCommand]):
+        def __iter__(self) -> Iterator[PendingCommand]:
+            nonlocal looked_at
+            for pending in super().__iter__():
+                looked_at += 1
+                yield pending
+
+    lone.stream._commands.waiting = Waiting()
+    for _ in range(200):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    lone.write("text")
+    for _ in range(100):
+        lone.answer(api.Adjusted(lone.index))
+    assert lone.stream.num_waiting == 100
+    assert looked_at == 0
 
 
 def test_injections_weigh() -> None:

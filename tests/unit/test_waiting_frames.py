@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from midstream.protocol import Inject, Message, Start
-from realtime.hub.frame_tokenizing import weight
+from midstream.protocol import Inject, Message, Past, PastInject, Start
+from realtime.hub import frame_tokenizing
+from realtime.hub.frame_tokenizing import text_length, weight
 from realtime.hub.waiting_frames import WaitingFrames, WaitingLimits
 from realtime.refusal import Refusal
 
@@ -75,3 +76,19 @@ def test_a_frame_larger_than_all_that_may_wait_waits_alone() -> None:
 )
 def test_a_frame_weighs_what_it_takes_and_not_how_many_characters_it_has(frame: Start | Inject) -> None:
     assert 4000 < weight(frame) < 9000
+
+
+def test_what_a_past_was_told_is_weighed_as_its_frames_would_be_and_none_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of 4,096 that took longer than to read them: 30 ms in one turn."""
+    messages = [Message(role="user", content="some text", name="somebody")]
+    told = [{"text": "text"}, {"text": ""}, {"tokens": [1, 2, 3]}, {"messages": messages}]
+    frames = [Inject(request_id="a", **fields) for fields in told]  # type: ignore[arg-type]
+    steering = [PastInject(index=0, **fields) for fields in told]  # type: ignore[arg-type]
+    without = Start(request_id="a", prompt="x", past=Past(tokens=[1]))
+    start = Start(request_id="a", prompt="x", past=Past(tokens=[1], steering=[*steering]))
+    steps = sum(map(frame_tokenizing._step_length, steering))
+    monkeypatch.setattr(frame_tokenizing, "past_injects", None)
+    assert weight(start) == weight(without) + sum(map(weight, frames))
+    assert text_length(start) == text_length(without) + steps + sum(map(text_length, frames))

@@ -24,6 +24,7 @@ from realtime.websocket.connection import Connection, ConnectionLimits, serve
 from realtime.work_budget import BURST_S
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.fakes.work_clock import a_millisecond_a_piece
@@ -43,6 +44,7 @@ class Client(FakeWebSocket):
         self.ended: set[str] = set()
         self.tokens: list[list[int]] = []  # of each write, how many each of its events has
         self.closed: int | None = None  # with which code
+        self.ping: bytes | None = None  # that came last
         self._frames: asyncio.Queue[str | None] = asyncio.Queue()
 
     def say(self, frame: protocol.StreamFrame) -> None:
@@ -55,6 +57,7 @@ class Client(FakeWebSocket):
         self._frames.put_nowait(None)
 
     def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
+        self.ping = ping or self.ping
         events = [msgspec.json.decode(message) for message in messages]
         self.tokens.append([event["count"] for event in events if event["type"] == "token"])
         for event in events:
@@ -235,6 +238,37 @@ async def test_what_a_step_brings_to_very_many_streams_of_one_connection_is_writ
     assert client.tokens == [[1, 1]]
     await asyncio.sleep(0)
     assert client.tokens == [[1, 1], [1]]
+    client.hang_up()
+    await serving
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+async def test_what_a_pong_says_of_many_streams_is_heard_of_so_many_in_a_turn_as_long_as_they_are_read_here(
+    monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    """Of 1,000 streams that takes 30 ms."""
+    monkeypatch.setattr("realtime.websocket.connection.READ_A_TURN", 2)
+    server, client, heard, work = SimulatedServer(SIZE, window=64), Client(), list[str](), PayerWork()
+    acknowledge = server.hub.acknowledge
+
+    def counted(stream: Stream, index: int, seq: int) -> None:
+        heard.append(stream.request_id)
+        acknowledge(stream, index, seq)
+
+    monkeypatch.setattr(server.hub, "acknowledge", counted)
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, work, LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    for name in "abc":
+        client.say(start(name, params=Params(ignore_eos=True)))
+        await client.started.get()
+    for _ in range(30):
+        server.tick()
+    client.on_pong(client.ping)
+    assert heard == ["a", "b"]
+    if is_taken:
+        other = RecordingListener(server, CALLER.tenant)
+        other.send(protocol.Attach(request_id="c", after=-1))
+    await asyncio.sleep(0)
+    assert heard == ["a", "b"] if is_taken else ["a", "b", "c"]
     client.hang_up()
     await serving
 
