@@ -437,7 +437,28 @@ async def test_log_probabilities_are_encoded_stream_by_stream(dialect: Dialect, 
     work.pieces = 0
     await (source.take() if streamed else source.whole())
     assert source.over or not streamed
-    assert work.pieces == 8
+    assert work.pieces == (8 if streamed else 8 + 8 * (1 + (dialect is text_dialect))), "and made so"
+
+
+async def test_where_the_tokens_of_a_whole_answer_begin_is_found_piece_by_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long one has tens of thousands: others have their turn in between."""
+    asked: dict[str, Any] = {"logprobs": 2, "max_tokens": 40, "seed": 1}
+    expected = await (await Asked(text_dialect, **asked).begin()).whole()
+    monkeypatch.setattr(text_dialect, "TOKENS_A_PIECE", 8)
+    completion = Asked(text_dialect, **asked)
+    starts, work = [completion.starts], CountedWork()
+    completion.answering = CompletionSource(
+        completion.server.hub, CALLER, text_dialect, starts, work, include_usage=False
+    )
+    answer = await (await completion.begin()).whole()
+    assert isinstance(answer, CompletionObject)
+    assert isinstance(expected, CompletionObject)
+    assert answer.choices == expected.choices
+    before = work.pieces
+    assert await completion.answering.whole() == answer
+    assert work.pieces - before == 40 // 8 + 1
 
 
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])

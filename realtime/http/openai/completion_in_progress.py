@@ -35,6 +35,7 @@ from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller
+from realtime.pieces import Pieces
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
@@ -68,7 +69,7 @@ class Dialect(Protocol):
     def snapshot_chunks(self, choice: Choice, event: protocol.Snapshot) -> list[AnyChoice]: ...
     def rewind_chunk(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
     def final_chunk(self, choice: Choice, reason: str) -> AnyChoice: ...
-    def whole_choice(self, choice: Choice, reason: str) -> AnyChoice: ...
+    def whole_choice(self, choice: Choice, reason: str) -> Pieces[AnyChoice]: ...
 
 
 class CompletionSource(ListenerSource):
@@ -157,14 +158,13 @@ class CompletionSource(ListenerSource):
             self.accepted()
             if not (self._listener.failure or self._finished):
                 await self.wait_for_news()
-        if self.over:
-            return None
-        return self._listener.failure or self._object(
-            self._dialect.WHOLE,
-            [self._dialect.whole_choice(choice, _reason(choice)) for choice in self._choices.values()],
-            self._usage(),
-            self._common_fingerprint(),
-        )
+        if self.over or self._listener.failure:
+            return None if self.over else self._listener.failure
+        choices = [
+            await self._work.finish(self._dialect.whole_choice(choice, _reason(choice)))
+            for choice in self._choices.values()
+        ]
+        return self._object(self._dialect.WHOLE, choices, self._usage(), self._common_fingerprint())
 
     def _common_fingerprint(self) -> str | None:
         """Of the whole, unless it came from engines of several."""
