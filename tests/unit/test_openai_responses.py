@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream import protocol
-from midstream.protocol import Params, Start, StreamFrame
+from midstream.protocol import Fork, Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.logprobs import Places
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
+from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
@@ -176,6 +177,27 @@ async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
     prompt = streams["x"].prompt_tokens
     assert cached.pop("x") == 0
     assert all(prompt - 4 <= found < prompt for found in cached.values()), "all of it but the last block"
+
+
+async def test_choices_that_end_before_the_last_begins_push_out_no_first() -> None:
+    completion = Asked(max_tokens=1)
+    server, fork = completion.server, Fork(request_id="x", at=0)
+    forks = [Start(request_id=f"x:{index}", fork=fork, params=Params()) for index in range(1, 8)]
+
+    class EndingWork(PayerWork):
+        async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
+            made = await super().do(piece, price_s)
+            while server.hub.streams:
+                server.tick()
+            return made
+
+    server.hub._registry._ended_streams = EndedStreams(stream_limit=4)
+    completion.answering = CompletionSource(
+        server.hub, CALLER, chat_dialect, [completion.starts + forks], EndingWork(), include_usage=False
+    )
+    answer = await (await completion.begin()).whole()
+    assert isinstance(answer, CompletionObject), answer
+    assert [choice.index for choice in answer.choices] == list(range(8))
 
 
 async def test_the_words_of_log_probabilities() -> None:
