@@ -425,6 +425,24 @@ async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
     assert work.starts == 128
 
 
+async def test_of_a_request_that_is_refused_for_one_of_its_prompts_nothing_goes_on() -> None:
+    """It has a name, and whoever goes away may come back: but not for this."""
+    server = Asked().server
+    prompts: list[str | list[int]] = [PROMPT, PROMPT, [1] * 5000, PROMPT]
+    starts = [
+        [Start(request_id=f"x:{at}", prompt=prompt, on_disconnect="continue")]
+        for at, prompt in enumerate(prompts)
+    ]
+    source = CompletionSource(server.hub, CALLER, text_dialect, starts, PayerWork(), include_usage=False)
+    refusal = await source.begin()
+    assert refusal is not None
+    assert refusal.code == "context_too_long"
+    source.leave()
+    for _ in range(3):
+        server.tick()
+    assert not server.hub.streams
+
+
 class CountedWork(PayerWork):
     def __init__(self) -> None:
         super().__init__()

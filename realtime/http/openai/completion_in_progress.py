@@ -113,7 +113,18 @@ class CompletionSource(ListenerSource):
         """Start what can be started at once; returns why that is refused, if it is."""
         while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
-        return self._listener.failure
+        failure = self._listener.failure
+        if failure is not None and failure.status == 400:
+            await self._take_back()
+        return failure
+
+    async def _take_back(self) -> None:
+        """What was begun of a request that is refused for what it asks: whatever it says of who goes away,
+        nobody comes again for that."""
+        for first in self._firsts:
+            if self._hub.is_live(self._tenant, first):
+                cancel = partial(self._receive, protocol.Cancel(request_id=first))
+                await self._work.do(cancel, steering_s(0))
 
     async def wait_for_news(self) -> None:
         await self.start_ready()
@@ -125,7 +136,10 @@ class CompletionSource(ListenerSource):
             await self._work.do(self._start_next, steering_s(text_length(self._ready_starts[0])))
 
     def _start_next(self) -> None:
-        self._hub.receive_frame(self._tenant, self._ready_starts.popleft(), self._listener)
+        self._receive(self._ready_starts.popleft())
+
+    def _receive(self, frame: protocol.StreamFrame) -> None:
+        self._hub.receive_frame(self._tenant, frame, self._listener)
 
     # -- whole -----------------------------------------------------------------------------------
 
