@@ -375,15 +375,19 @@ async def test_a_refusal_behind_the_first_choice_ends_it_all_with_an_error() -> 
     assert completion.answering.over
 
 
-async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None:
+@pytest.mark.parametrize(
+    "why", ["the engine failed again and again", "The grammar leaves nothing but an end."]
+)
+async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again(why: str) -> None:
     completion = await Asked().begin()
     await completion.listen(2)
     (stream,) = completion.server.hub.streams
-    stream.fail("the engine failed again and again", completion.server.clock())
+    stream.fail(why, completion.server.clock())
     completion.server.hub.cancel_all()  # wakes its listener
     completion.said += await completion.answering.take()
     error = json.loads(completion.data[-1])["error"]
     assert (error["status"], error["code"], error["retryable"]) == (500, "engine_error", True)
+    assert error["message"] == f"The answer could not be finished: {why.removesuffix('.')}."
     assert (
         "finish_reason" not in completion.data[-2]
         or completion.chunks[-2]["choices"][0]["finish_reason"] is None

@@ -292,9 +292,8 @@ class CompletionSource(ListenerSource):
     def _check_end(self, final: protocol.Final) -> None:
         """Some ends are failures."""
         if final.finish_reason == "error":
-            self._listener.fail(
-                Refusal("engine_error", f"The answer could not be finished: {final.stop_reason}.")
-            )
+            why = (final.stop_reason or "").removesuffix(".")  # of a grammar it is a sentence
+            self._listener.fail(Refusal("engine_error", f"The answer could not be finished: {why}."))
         elif final.finish_reason == "cancelled" and self._hub.draining:
             self._listener.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
 
