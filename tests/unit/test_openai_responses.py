@@ -16,6 +16,7 @@ from midstream import protocol
 from midstream.protocol import Fork, Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
+from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import Places
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
 from realtime.hub.ended_streams import EndedStreams
@@ -441,6 +442,8 @@ async def test_of_a_request_that_is_refused_for_one_of_its_prompts_nothing_goes_
     refusal = await source.begin()
     assert refusal is not None
     assert refusal.code == "context_too_long"
+    assert refusal.message.startswith("Of `prompt[2]`: The prompt has at least 5000 tokens")
+    assert error_object(refusal)["error"]["param"] == "prompt[2]"
     source.leave()
     for _ in range(3):
         server.tick()

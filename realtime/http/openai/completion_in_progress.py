@@ -114,9 +114,17 @@ class CompletionSource(ListenerSource):
         while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
         failure = self._listener.failure
-        if failure is not None and failure.status == 400:
-            await self._take_back()
-        return failure
+        if failure is None or failure.status != 400:
+            return failure
+        await self._take_back()
+        return self._of_its_prompt(failure)
+
+    def _of_its_prompt(self, refusal: Refusal) -> Refusal:
+        """Which of several it is about is said first."""
+        if len(self._firsts) == 1 or self._listener.refused not in self._firsts:
+            return refusal
+        at = self._firsts.index(self._listener.refused)
+        return Refusal(refusal.code, f"Of `prompt[{at}]`: {refusal.message}")
 
     async def _take_back(self) -> None:
         """What was begun of a request that is refused for what it asks: whatever it says of who goes away,
