@@ -34,6 +34,7 @@ class HttpListener:
         self.owe = work.owe
         self.payer = work
         self.failure: Refusal | None = None  # the first
+        self.refused: str | None = None  # the stream whose frame was refused first
         self.reply: Reply | None = None
         self._hub = hub
         self._keeps_events = keeps_events
@@ -55,6 +56,7 @@ class HttpListener:
         self.fail(Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.'))
 
     def send_refusal(self, refusal: Refusal, frame: StreamFrame) -> None:
+        self.refused = self.refused or frame.request_id
         self.fail(refusal)
 
     def send_reply(self, event: Reply) -> None:

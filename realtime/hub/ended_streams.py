@@ -40,10 +40,12 @@ class EndedStreams:
             self._keep_name(gone)
 
     def find(self, key: StreamKey, now: float) -> EndedStream | None:
-        """A stream that has ended, if all of it is still there."""
+        """A stream that has ended, if all of it is still there. Its forks may be many, and end while others
+        are to begin: none of them pushes it out."""
         self._expire(now)
         ended = self._kept.get(key)
         if ended is None or ended.until > now:
+            self._kept.renew(key)
             return ended
         self._keep_name_alone(key)
         return None

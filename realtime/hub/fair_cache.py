@@ -1,5 +1,5 @@
 """The fair cache: things of many owners within one limit. Where there are too many, the oldest goes of the
-owner who holds the most.
+owner who holds the most, or was renewed the longest ago.
 
 So nobody loses anything while they hold no more than an equal share, whatever others do, and who is alone has
 all the room. What a thing weighs is said when it comes. Pure: it knows neither what it keeps nor how long.
@@ -73,6 +73,12 @@ class FairCache(Generic[O, K, V]):
     def get(self, key: K) -> V | None:
         entry = self._entries.get(key)
         return None if entry is None else entry.value
+
+    def renew(self, key: K) -> None:
+        """Of what its owner has it is to go last, if it is there, however old it is."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._keys_of[entry.owner].move_to_end(key)
 
     @property
     def oldest(self) -> tuple[K, V] | None:

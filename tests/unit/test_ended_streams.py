@@ -77,6 +77,15 @@ def test_of_thousands_that_are_old_a_few_are_forgotten_at_once_and_none_is_found
     assert all(map(there.remembers, keys))
 
 
+def test_who_is_asked_for_again_and_again_stays_where_there_are_too_many() -> None:
+    there = EndedStreams(stream_limit=3)
+    there.add(A, ended(), b"", NOW)
+    for key in named(9):
+        there.add(key, ended(), b"", NOW)
+        assert there.find(A, NOW) is not None
+    assert kept(there, named(9)) == 2
+
+
 def test_the_oldest_goes_when_there_are_too_many() -> None:
     there, stream = EndedStreams(byte_limit=1 << 30), ended()
     keys = named(STREAM_LIMIT + 2)

@@ -13,11 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from midstream import protocol
-from midstream.protocol import Params, Start, StreamFrame
+from midstream.protocol import Fork, Params, Start, StreamFrame
 from realtime.http.openai import chat_dialect, completion_in_progress, text_dialect
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
+from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import Places
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
+from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
@@ -176,6 +178,27 @@ async def test_other_choices_find_the_prompt_of_the_first_computed() -> None:
     prompt = streams["x"].prompt_tokens
     assert cached.pop("x") == 0
     assert all(prompt - 4 <= found < prompt for found in cached.values()), "all of it but the last block"
+
+
+async def test_choices_that_end_before_the_last_begins_push_out_no_first() -> None:
+    completion = Asked(max_tokens=1)
+    server, fork = completion.server, Fork(request_id="x", at=0)
+    forks = [Start(request_id=f"x:{index}", fork=fork, params=Params()) for index in range(1, 8)]
+
+    class EndingWork(PayerWork):
+        async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
+            made = await super().do(piece, price_s)
+            while server.hub.streams:
+                server.tick()
+            return made
+
+    server.hub._registry._ended_streams = EndedStreams(stream_limit=4)
+    completion.answering = CompletionSource(
+        server.hub, CALLER, chat_dialect, [completion.starts + forks], EndingWork(), include_usage=False
+    )
+    answer = await (await completion.begin()).whole()
+    assert isinstance(answer, CompletionObject), answer
+    assert [choice.index for choice in answer.choices] == list(range(8))
 
 
 async def test_the_words_of_log_probabilities() -> None:
@@ -353,15 +376,19 @@ async def test_a_refusal_behind_the_first_choice_ends_it_all_with_an_error() -> 
     assert completion.answering.over
 
 
-async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again() -> None:
+@pytest.mark.parametrize(
+    "why", ["the engine failed again and again", "The grammar leaves nothing but an end."]
+)
+async def test_a_stream_that_fails_is_an_error_that_may_be_tried_again(why: str) -> None:
     completion = await Asked().begin()
     await completion.listen(2)
     (stream,) = completion.server.hub.streams
-    stream.fail("the engine failed again and again", completion.server.clock())
+    stream.fail(why, completion.server.clock())
     completion.server.hub.cancel_all()  # wakes its listener
     completion.said += await completion.answering.take()
     error = json.loads(completion.data[-1])["error"]
     assert (error["status"], error["code"], error["retryable"]) == (500, "engine_error", True)
+    assert error["message"] == f"The answer could not be finished: {why.removesuffix('.')}."
     assert (
         "finish_reason" not in completion.data[-2]
         or completion.chunks[-2]["choices"][0]["finish_reason"] is None
@@ -403,6 +430,26 @@ async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
     assert work.starts == 128
 
 
+async def test_of_a_request_that_is_refused_for_one_of_its_prompts_nothing_goes_on() -> None:
+    """It has a name, and whoever goes away may come back: but not for this."""
+    server = Asked().server
+    prompts: list[str | list[int]] = [PROMPT, PROMPT, [1] * 5000, PROMPT]
+    starts = [
+        [Start(request_id=f"x:{at}", prompt=prompt, on_disconnect="continue")]
+        for at, prompt in enumerate(prompts)
+    ]
+    source = CompletionSource(server.hub, CALLER, text_dialect, starts, PayerWork(), include_usage=False)
+    refusal = await source.begin()
+    assert refusal is not None
+    assert refusal.code == "context_too_long"
+    assert refusal.message.startswith("Of `prompt[2]`: The prompt has at least 5000 tokens")
+    assert error_object(refusal)["error"]["param"] == "prompt[2]"
+    source.leave()
+    for _ in range(3):
+        server.tick()
+    assert not server.hub.streams
+
+
 class CountedWork(PayerWork):
     def __init__(self) -> None:
         super().__init__()
@@ -437,7 +484,28 @@ async def test_log_probabilities_are_encoded_stream_by_stream(dialect: Dialect, 
     work.pieces = 0
     await (source.take() if streamed else source.whole())
     assert source.over or not streamed
-    assert work.pieces == 8
+    assert work.pieces == (8 if streamed else 8 + 8 * (1 + (dialect is text_dialect))), "and made so"
+
+
+async def test_where_the_tokens_of_a_whole_answer_begin_is_found_piece_by_piece(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long one has tens of thousands: others have their turn in between."""
+    asked: dict[str, Any] = {"logprobs": 2, "max_tokens": 40, "seed": 1}
+    expected = await (await Asked(text_dialect, **asked).begin()).whole()
+    monkeypatch.setattr(text_dialect, "TOKENS_A_PIECE", 8)
+    completion = Asked(text_dialect, **asked)
+    starts, work = [completion.starts], CountedWork()
+    completion.answering = CompletionSource(
+        completion.server.hub, CALLER, text_dialect, starts, work, include_usage=False
+    )
+    answer = await (await completion.begin()).whole()
+    assert isinstance(answer, CompletionObject)
+    assert isinstance(expected, CompletionObject)
+    assert answer.choices == expected.choices
+    before = work.pieces
+    assert await completion.answering.whole() == answer
+    assert work.pieces - before == 40 // 8 + 1
 
 
 @pytest.mark.parametrize("dialect", [chat_dialect, text_dialect])

@@ -13,6 +13,7 @@ from midstream import protocol
 from midstream.protocol import Rewound, Snapshot, StreamEvent, Token
 from realtime.http.openai import chat_dialect
 from realtime.http.openai.choice_accumulator import Choice
+from realtime.pieces import at_once
 from tests.fakes.lone_stream import LoneStream
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
@@ -45,7 +46,8 @@ def deltas(choice: Choice, told: list[StreamEvent]) -> list[dict[str, Any]]:
 
 
 def whole(choice: Choice) -> dict[str, Any]:
-    message: dict[str, Any] = msgspec.to_builtins(chat_dialect.whole_choice(choice, "x"))["message"]
+    made = at_once(chat_dialect.whole_choice(choice, "x"))
+    message: dict[str, Any] = msgspec.to_builtins(made)["message"]
     return message
 
 

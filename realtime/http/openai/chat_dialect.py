@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from msgspec import UNSET
 
 from midstream.protocol import Beside, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone
@@ -20,6 +22,7 @@ from realtime.http.openai.response_types import (
     FunctionCall,
     Rewinding,
 )
+from realtime.pieces import Pieces, in_one
 
 BODY = ChatBody
 PREFIX = "chatcmpl-"
@@ -76,7 +79,12 @@ def final_chunk(choice: Choice, reason: str) -> AnyChoice:
     return ChatChunkChoice(index=choice.index, delta=Delta(), finish_reason=reason)
 
 
-def whole_choice(choice: Choice, reason: str) -> AnyChoice:
+def whole_choice(choice: Choice, reason: str) -> Pieces[AnyChoice]:
+    """In one: its log probabilities are encoded already."""
+    return in_one(partial(_whole_choice, choice, reason))
+
+
+def _whole_choice(choice: Choice, reason: str) -> AnyChoice:
     logprobs = chat_logprobs(choice.logprobs) if choice.shows_logprobs else None
     calls = [
         ChatToolCall(call.call_id, FunctionCall(call.name, call.arguments)) for call in choice.whole_calls

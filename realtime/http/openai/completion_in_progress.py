@@ -35,6 +35,7 @@ from realtime.http.sse import TOO_SLOW, format_event
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller
+from realtime.pieces import Pieces
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
@@ -68,7 +69,7 @@ class Dialect(Protocol):
     def snapshot_chunks(self, choice: Choice, event: protocol.Snapshot) -> list[AnyChoice]: ...
     def rewind_chunk(self, choice: Choice, event: protocol.Rewound) -> AnyChoice: ...
     def final_chunk(self, choice: Choice, reason: str) -> AnyChoice: ...
-    def whole_choice(self, choice: Choice, reason: str) -> AnyChoice: ...
+    def whole_choice(self, choice: Choice, reason: str) -> Pieces[AnyChoice]: ...
 
 
 class CompletionSource(ListenerSource):
@@ -112,7 +113,26 @@ class CompletionSource(ListenerSource):
         """Start what can be started at once; returns why that is refused, if it is."""
         while not (self.over or self._listener.failure or self._listener.waiting == len(self._firsts)):
             await self.wait_for_news()
-        return self._listener.failure
+        failure = self._listener.failure
+        if failure is None or failure.status != 400:
+            return failure
+        await self._take_back()
+        return self._of_its_prompt(failure)
+
+    def _of_its_prompt(self, refusal: Refusal) -> Refusal:
+        """Which of several it is about is said first."""
+        if len(self._firsts) == 1 or self._listener.refused not in self._firsts:
+            return refusal
+        at = self._firsts.index(self._listener.refused)
+        return Refusal(refusal.code, f"Of `prompt[{at}]`: {refusal.message}")
+
+    async def _take_back(self) -> None:
+        """What was begun of a request that is refused for what it asks: whatever it says of who goes away,
+        nobody comes again for that."""
+        for first in self._firsts:
+            if self._hub.is_live(self._tenant, first):
+                cancel = partial(self._receive, protocol.Cancel(request_id=first))
+                await self._work.do(cancel, steering_s(0))
 
     async def wait_for_news(self) -> None:
         await self.start_ready()
@@ -124,7 +144,10 @@ class CompletionSource(ListenerSource):
             await self._work.do(self._start_next, steering_s(text_length(self._ready_starts[0])))
 
     def _start_next(self) -> None:
-        self._hub.receive_frame(self._tenant, self._ready_starts.popleft(), self._listener)
+        self._receive(self._ready_starts.popleft())
+
+    def _receive(self, frame: protocol.StreamFrame) -> None:
+        self._hub.receive_frame(self._tenant, frame, self._listener)
 
     # -- whole -----------------------------------------------------------------------------------
 
@@ -157,14 +180,13 @@ class CompletionSource(ListenerSource):
             self.accepted()
             if not (self._listener.failure or self._finished):
                 await self.wait_for_news()
-        if self.over:
-            return None
-        return self._listener.failure or self._object(
-            self._dialect.WHOLE,
-            [self._dialect.whole_choice(choice, _reason(choice)) for choice in self._choices.values()],
-            self._usage(),
-            self._common_fingerprint(),
-        )
+        if self.over or self._listener.failure:
+            return None if self.over else self._listener.failure
+        choices = [
+            await self._work.finish(self._dialect.whole_choice(choice, _reason(choice)))
+            for choice in self._choices.values()
+        ]
+        return self._object(self._dialect.WHOLE, choices, self._usage(), self._common_fingerprint())
 
     def _common_fingerprint(self) -> str | None:
         """Of the whole, unless it came from engines of several."""
@@ -278,9 +300,8 @@ class CompletionSource(ListenerSource):
     def _check_end(self, final: protocol.Final) -> None:
         """Some ends are failures."""
         if final.finish_reason == "error":
-            self._listener.fail(
-                Refusal("engine_error", f"The answer could not be finished: {final.stop_reason}.")
-            )
+            why = (final.stop_reason or "").removesuffix(".")  # of a grammar it is a sentence
+            self._listener.fail(Refusal("engine_error", f"The answer could not be finished: {why}."))
         elif final.finish_reason == "cancelled" and self._hub.draining:
             self._listener.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
 

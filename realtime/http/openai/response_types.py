@@ -31,6 +31,12 @@ class TextLogprobs(Struct):
     top_logprobs: list[Raw]  # each an object of tokens to numbers
     text_offset: list[int]
 
+    def add(self, behind: TextLogprobs) -> None:
+        self.tokens += behind.tokens
+        self.token_logprobs += behind.token_logprobs
+        self.top_logprobs += behind.top_logprobs
+        self.text_offset += behind.text_offset
+
 
 class Rewinding(Struct, omit_defaults=True):
     """Our own: of what was sent, only so many code points stand; so many of reasoning, so many calls, and so
