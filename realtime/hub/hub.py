@@ -224,7 +224,11 @@ class Hub:
         if listener.gone:
             return
         key = StreamKey(tenant, frame.request_id)
-        waits = key in self._long_texts.keys or self._adoptions.may_be_found(key, frame, listener)
+        waits = (
+            key in self._long_texts.keys
+            or self._adoptions.may_be_found(key, frame, listener)
+            or any(entry.stream.reads_injected for entry in self._found_by(key, frame))
+        )
         try:
             free_values.check(frame)
             if not waits:
@@ -383,6 +387,19 @@ class Hub:
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         if self._adoptions.may_be_found(key, frame, listener):
             await self._adoptions.find(key, frame, listener)
+
+    def _found_by(self, key: StreamKey, frame: StreamFrame) -> list[LiveStream]:
+        """The stream of a frame, and the one that it forks."""
+        forks = frame.fork if isinstance(frame, protocol.Start) else None
+        keys = (key, StreamKey(key.tenant, forks.request_id)) if forks else (key,)
+        return [entry for key in keys if (entry := self._registry.by_key(key)) is not None]
+
+    async def read(self, key: StreamKey, frame: StreamFrame) -> None:
+        for entry in self._found_by(key, frame):
+            while entry.stream.reads_injected:
+                read = asyncio.Event()
+                entry.once_read.append(read.set)
+                await read.wait()
 
     def settle(self, key: StreamKey) -> None:
         self._adoptions.settle(key)

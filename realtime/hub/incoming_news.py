@@ -236,6 +236,8 @@ class IncomingNews:
             later.append(_reading_on(one))
         elif entry.reads_for:
             entry.reads_for = []
+        if not stream.reads_injected:
+            entry.tell_read()
         if news.admitted is not None and not (news.tokens or news.changes) and stream.out_of_credit:
             self._serving.of_engine(one.step.engine.number).preparing(one.step.engine, stream.number)
 

@@ -1,5 +1,5 @@
-"""The frames whose text may take long to tokenize, or whose stream is looked for, and those for the same
-stream behind them: they wait here, and nothing else does.
+"""The frames whose text may take long to tokenize, or whose stream is looked for, or has yet to read what was
+injected, and those for the same stream behind them: they wait here, and nothing else does.
 
 What a frame does when its turn comes is the hub's; so is whether its text is needed then. Whoever sent it
 pays for what is done here as for what is done at once.
@@ -62,6 +62,9 @@ class Receiver(Protocol):
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """A frame's stream, if it is elsewhere. Raises Refusal."""
+
+    async def read(self, key: StreamKey, frame: StreamFrame) -> None:
+        """Wait until its stream, and one that it forks, has read what was injected."""
 
     def known_turns(self, key: StreamKey, frame: StreamFrame) -> Turns:
         """Those of its conversation that were decoded here."""
@@ -137,11 +140,13 @@ class LongTexts:
         frame, listener, size, acted = waiting
         try:
             await self._receiver.find(key, frame, listener)
+            await self._receiver.read(key, frame)
             if not listener.gone:
                 began_s = time.thread_time()
                 frame = self._receiver.due(key, frame)
                 listener.owe(time.thread_time() - began_s)
             tokens = await self._tokens(key, frame, listener)
+            await self._receiver.read(key, frame)
         except Refusal as refusal:
             self._receiver.refuse(listener, frame, refusal)
         except asyncio.CancelledError:

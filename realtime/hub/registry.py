@@ -7,7 +7,7 @@ when a stream begins and ends, and nothing of what happens in between.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView
 from typing import Protocol
 
 from msgspec import Struct
@@ -47,6 +47,7 @@ class LiveStream(Struct, eq=False):
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
     reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
+    once_read: list[Callable[[], None]] = []  # to be called when it has read what was injected
 
     @property
     def may_be_adopted(self) -> bool:
@@ -72,6 +73,12 @@ class LiveStream(Struct, eq=False):
         """Texts that were made tokens and are not put in."""
         if tokens := self.stream.take_in_vain():
             self.quota.count(tokens)
+
+    def tell_read(self) -> None:
+        """It has read what was injected, or is no more."""
+        waiting, self.once_read = self.once_read, []
+        for call in waiting:
+            call()
 
     def end_hold(self) -> None:
         if self.hold is not None:
@@ -147,6 +154,7 @@ class StreamRegistry:
         if entry.timeout is not None:
             entry.timeout.cancel()
         entry.end_hold()
+        entry.tell_read()
         self.attach(entry)
         entry.quota.end()
 

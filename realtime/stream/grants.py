@@ -44,6 +44,12 @@ class Grants:
         return spans.reasoning_room(most) if spans is not None and isinstance(most, int) else None
 
     @property
+    def _reads(self) -> bool:
+        """Whether it has yet to read what was injected, where its reasoning has an end."""
+        has_end = self.counts_reasoning or self._context.params.reasoning_tokens is not None
+        return has_end and self._output.spans is not None and self._output.spans.reading
+
+    @property
     def promised_bytes(self) -> int:
         """Of tokens that the engine may decode, and has not yet."""
         most = self._context.params.max_tokens
@@ -77,8 +83,8 @@ class Grants:
         credit = self._credit
         if credit.granted >= credit.decode_limit:
             return False
-        if self.counts_reasoning and self._commands.waiting:
-            return False  # how much it may reason is not known before that is answered
+        if self._reads or (self.counts_reasoning and self._commands.waiting):
+            return False  # how much it may reason is not known before that is read, and answered
         sent = self._outbox.sent
         taken = sent if self._context.guards is None else len(self._output)
         if not credit.may_be_worth_granting(sent, taken):

@@ -14,7 +14,6 @@ from realtime.stream.engine_commands import append_for
 from realtime.stream.grants import Grants
 from realtime.stream.outbox import Outbox
 from realtime.stream.pending_commands import PendingCommand, PendingCommands, Reply
-from realtime.stream.reading_on import ReadingOn
 from realtime.stream.tool_loop import ToolLoop
 from realtime.text.served_model import ServedModel
 
@@ -31,7 +30,6 @@ class LaterCommands:
         tools: ToolLoop,
         commands: PendingCommands,
         grants: Grants,
-        reading_on: ReadingOn,
     ) -> None:
         self._number = number
         self._context = context
@@ -41,7 +39,6 @@ class LaterCommands:
         self._tools = tools
         self._commands = commands
         self._grants = grants
-        self._reading_on = reading_on
 
     def make(self) -> None:
         """Up to one amendment, which reads its call again, or a few of the others, each of which looks at all
@@ -83,7 +80,6 @@ class LaterCommands:
     def _approve(self, asked: PendingCommand) -> protocol.Approved:
         """Which no engine need hear of."""
         assert isinstance(asked.frame, protocol.Approve), "all others are commands"
-        self._reading_on.read_all()
         call = self._tools.approve(asked.frame.call_id)
         unsent = [event for pending in self._outbox.unsent for event in pending.beside]
         self._tools.tell_approvals(unsent)  # among it perhaps that it waits for this

@@ -49,7 +49,8 @@ def begun(
         if isinstance(step, PastAdjust):
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
         else:
-            _inject(context, start.request_id, step, next(injections))
+            for _ in _inject(context, start.request_id, step, next(injections)):
+                yield context
         yield context
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
@@ -74,13 +75,14 @@ def _read(context: Context, tokens: list[int]) -> Iterator[None]:
         context.output.spans.take_beside()  # it is told as a whole
 
 
-def _inject(context: Context, request_id: str, step: PastInject, tokens: list[int]) -> None:
+def _inject(context: Context, request_id: str, step: PastInject, tokens: list[int]) -> Iterator[None]:
     frame = protocol.Inject(
         request_id=request_id, messages=step.messages, tokens=tokens, grammar=step.grammar
     )
     context.inject(append_for(0, frame, offers_tools=context.offers_tools), frame)
     spans = context.output.spans
     while spans is not None and spans.reading:
+        yield
         spans.read_on()
 
 

@@ -1,36 +1,75 @@
 """What one stream reads of its output without a new token: what was injected, a part at a time, and what its
-guards have yet to read. What is found is told beside tokens. It knows no engine, and no end."""
+guards have yet to read. What is found is told beside tokens, and what comes behind it waits here meanwhile.
+It knows no engine, and no end."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from engine import api
 from realtime.stream.context import Context
 from realtime.stream.guarding import Guarding
 from realtime.stream.pending_commands import PendingCommands
+from realtime.stream.spanned_text import READ_AT_ONCE
 from realtime.stream.told_output import ToldOutput
+
+
+class RestOfNews(Struct, eq=False):
+    """What is left of a step's news behind its tokens: what commands did, and how it ended."""
+
+    changes: deque[api.AnyChange]
+    finish: api.Finish | None
+    held: bool  # whether the stream waits for results there
+    withheld: bool  # whether what was decoded before will be void
+    now: float
 
 
 class ReadingOn:
     def __init__(
         self, context: Context, told: ToldOutput, guarding: Guarding, commands: PendingCommands
     ) -> None:
+        self.rest: RestOfNews | None = None  # of the last news, until what was injected before is read
+        self._told_later: list[Callable[[], None]] = []
         self._context = context
         self._output = context.output
         self._told = told
         self._guarding = guarding
         self._commands = commands
+        self._enough = READ_AT_ONCE  # of what is injected, by the bytes that are read then
 
     def read_on(self) -> None:
+        """In a turn of its own, of which others wait for no more than this."""
         guards, spans = self._context.guards, self._output.spans
+        if spans is not None:
+            self._enough = spans.bytes_read + READ_AT_ONCE
         if guards is not None and guards.reading:
             guards.read_on()
         elif spans is not None and spans.reading:
             spans.read_on()
             self.put_beside(len(self._output), "")
 
-    def read_all(self) -> None:
-        """Which calls there are hangs on nothing that may take more or less time."""
-        while self._output.spans is not None and self._output.spans.reading:
-            self.read_on()
+    @property
+    def reads_injected(self) -> bool:
+        """Whether some of what was injected is still to be read."""
+        return self._output.spans is not None and self._output.spans.reading
+
+    @property
+    def has_read_enough(self) -> bool:
+        """In this turn: more is to be injected in the next."""
+        return self._output.spans is not None and self._output.spans.bytes_read >= self._enough
+
+    def tell_later(self, tell: Callable[[], None]) -> None:
+        """Behind the rest."""
+        self._told_later.append(tell)
+
+    def tell_now(self) -> None:
+        """What was to be told then."""
+        told, self._told_later = self._told_later, []
+        for tell in told:
+            tell()
 
     def put_beside(self, index: int, text: str) -> None:
         """What is told without a token: held back until the end, or part of a call by an injection."""

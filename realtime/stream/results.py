@@ -13,7 +13,6 @@ from realtime.stream.context import Context
 from realtime.stream.engine_commands import append_for
 from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import PendingCommand, PendingCommands
-from realtime.stream.reading_on import ReadingOn
 from realtime.stream.spanned_text import Call
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 
@@ -26,14 +25,12 @@ class Results:
         tools: ToolLoop,
         commands: PendingCommands,
         pausing: Pausing,
-        reading_on: ReadingOn,
     ) -> None:
         self._number = number
         self._context = context
         self._tools = tools
         self._commands = commands
         self._pausing = pausing
-        self._reading_on = reading_on
 
     @property
     def _missing(self) -> list[Call]:
@@ -60,7 +57,6 @@ class Results:
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What it puts into the stream, if nothing has come between when it is taken in."""
-        self._reading_on.read_all()
         return ResultInject(
             request_id=result.request_id,
             ref=result.ref,
@@ -71,7 +67,6 @@ class Results:
 
     def take(self, inject: ResultInject) -> ResultInject:
         """Returns what is put in now. Raises Refusal."""
-        self._reading_on.read_all()
         return self._tools.take(inject, self._missing, ended=self._turn_has_ended)
 
     def take_to_tell(self) -> protocol.ToolResult | None:
@@ -94,7 +89,6 @@ class Results:
     def put_in_behind_text(self) -> None:
         """A text for which they waited stands, which may have opened another call."""
         if self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
-            self._reading_on.read_all()
             self.put_in_due()
 
     # -- and on ----------------------------------------------------------------------------------

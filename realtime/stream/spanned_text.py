@@ -98,6 +98,7 @@ class SpannedText:
         self._injected: list[Injected] = []
         self._injected_tokens = 0
         self._unread = array("i")  # of the last injection
+        self.bytes_read = 0  # of injections, ever
         self._turns: list[int] = []  # where injections opened one
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
@@ -235,7 +236,9 @@ class SpannedText:
         most = next((at for at, size in enumerate(sizes, 1) if size >= READ_AT_ONCE), len(self._unread))
         some, self._unread = self._unread[:most], self._unread[most:]
         self._add(self._reader.inject(some, self._fed))
-        self._read_since += sum(map(self._size, some))
+        size = sum(map(self._size, some))
+        self._read_since += size
+        self.bytes_read += size
         if not self._unread:
             self._amended = None
             self._note_read(())

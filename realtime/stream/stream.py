@@ -14,7 +14,10 @@ it is its own record: prompt, output, and the commands that had no reply.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Concatenate, ParamSpec
 
 from msgspec.structs import replace
 
@@ -50,7 +53,7 @@ from realtime.stream.pending_commands import (
     PendingCommands,
     SendReply,
 )
-from realtime.stream.reading_on import ReadingOn
+from realtime.stream.reading_on import ReadingOn, RestOfNews
 from realtime.stream.results import Results
 from realtime.stream.states import State, check_transition
 from realtime.stream.steering import Steering
@@ -66,6 +69,22 @@ STREAM_BYTES = 4900  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 WEIGHED_EVERY = 16  # events that are given out, one token each: about what was promised for them
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
+
+
+P = ParamSpec("P")
+
+
+def once_read(tell: Callable[Concatenate[Stream, P], None]) -> Callable[Concatenate[Stream, P], None]:
+    """Of what a stream hears once it has read what was injected: nobody has to wait, or to refuse it."""
+
+    @wraps(tell)
+    def told(stream: Stream, /, *what: P.args, **more: P.kwargs) -> None:
+        if stream.reads_injected:
+            stream._reading_on.tell_later(partial(tell, stream, *what, **more))
+        else:
+            tell(stream, *what, **more)
+
+    return told
 
 
 class Stream:
@@ -121,7 +140,7 @@ class Stream:
             model.fingerprint,
         )
         self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
-        self._results = Results(number, context, self._tools, self._commands, self._pausing, self._reading_on)
+        self._results = Results(number, context, self._tools, self._commands, self._pausing)
         self._later = LaterCommands(
             number,
             context,
@@ -130,7 +149,6 @@ class Stream:
             self._tools,
             self._commands,
             self._grants,
-            self._reading_on,
         )
         self._steering = Steering(
             number,
@@ -243,7 +261,9 @@ class Stream:
     @property
     def needs_compute(self) -> bool:
         """Whether a new engine has something to compute for it: without credit, only its first prompt."""
-        held = self.concluded or self._pausing.holds
+        rest = self._reading_on.rest
+        ends = rest is not None and rest.finish is not None
+        held = self.concluded or ends or self._pausing.holds
         first = not len(self.output) and self.prompt_tokens > 1
         return not held and (first or self.wants_tokens)
 
@@ -320,7 +340,7 @@ class Stream:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
         if not self._grants.counts_reasoning or self.concluded or self._cancelling.asked:
             return
-        if self._commands.waiting or (room := self._grants.reasoning_room) is None:
+        if self._commands.waiting or self.reads_injected or (room := self._grants.reasoning_room) is None:
             return
         if room == 0:
             end = api.Append(self.number, list(self.model.tokenizer.reasoning_end))
@@ -352,6 +372,7 @@ class Stream:
             if pending.send_reply is not None and pending.wants_reply:
                 pending.send_reply(replace(taken, ref=pending.ref))
         self._cancelling.answer(taken)
+        self._reading_on.rest = None
         self.release_memory()
 
     def release_memory(self) -> None:
@@ -391,6 +412,7 @@ class Stream:
     ) -> None:
         """Ask for something that takes effect at a token. `Inject` comes as tokens; `send_reply` is for
         whoever steers and does not listen, `owe` for whoever steers."""
+        self._read_all()
         self._check_steerable(
             adds=not isinstance(frame, protocol.Pause | protocol.Resume),
             stops=isinstance(frame, protocol.Pause) and not self._pausing.asked,
@@ -409,6 +431,7 @@ class Stream:
         owe: Owe | None = None,
     ) -> None:
         """Approve a call, or amend it: as it stands when all that was asked before has taken effect."""
+        self._read_all()
         self._check_steerable()
         if isinstance(frame, protocol.Amend):
             frame = checked(frame)
@@ -424,6 +447,7 @@ class Stream:
 
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What a call's result puts into the stream."""
+        self._read_all()
         self._check_steerable()
         return self._results.inject_of(result)
 
@@ -433,14 +457,17 @@ class Stream:
 
     def take_result_to_tell(self) -> protocol.ToolResult | None:
         """One that is to be told once more, unless the stream ends."""
-        return None if self._cancelling.asked or self.concluded else self._results.take_to_tell()
+        busy = self._cancelling.asked or self.reads_injected or self.concluded
+        return None if busy else self._results.take_to_tell()
 
+    @once_read
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
         if self._pausing.waits_for_results and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
 
+    @once_read
     def cancel(
         self, now: float, step: int, ref: str | None = None, send_reply: SendReply | None = None
     ) -> None:
@@ -462,6 +489,7 @@ class Stream:
         else:
             self._commands.send(api.Cancel(self.number))
 
+    @once_read
     def time_out(self, now: float, step: int) -> None:
         self._cancelling.ends_by(("length", "timeout"))
         self.cancel(now, step)
@@ -471,6 +499,7 @@ class Stream:
     def fork(self, request_id: str, at: int | None, asked: Params) -> Context:
         """What another begins with that goes on as this one stands before output token `at`, or behind all
         that was sent."""
+        self._read_all()
         sent = self.outbox.sent
         index = sent if at is None else at
         if index > sent:
@@ -482,6 +511,7 @@ class Stream:
 
     # -- listeners -------------------------------------------------------------------------------
 
+    @once_read
     def detach(self, now: float, step: int) -> None:
         """Nobody listens any more."""
         self.outbox.drop_replay()
@@ -492,6 +522,7 @@ class Stream:
             self._pausing.detached = True
             self._commands.request(PendingCommand(api.Pause(self.number), None, step))
 
+    @once_read
     def abandon(self, now: float, step: int) -> None:
         """Nobody will come back: what is decoded from now on is not delivered. What has ended stays so."""
         if self.ended:
@@ -505,6 +536,7 @@ class Stream:
     ) -> None:
         """Somebody listens, `anew` or again, and has all events up to `after`: the others come again. Nobody
         knows which those are that were counted in another `epoch`: a snapshot stands for all of them."""
+        self._read_all()  # a snapshot says what is told, and the rest is told behind it
         is_ours = epoch == self.outbox.epoch or after < 0
         if not anew:
             self._check_unread()
@@ -540,7 +572,6 @@ class Stream:
         return [ref for ref in refs if ref is not None] + self.outbox.pending_refs
 
     def _snapshot(self, count: int) -> tuple[protocol.Snapshot, Lengths]:
-        self._reading_on.read_all()  # it says what is told, and the rest is told behind it
         return self._told.snapshot(count, model=self.model.name, fingerprint=self._pausing.told_fingerprint)
 
     # -- engines ---------------------------------------------------------------------------------
@@ -607,6 +638,7 @@ class Stream:
     def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew.
         `lacked_credit`: as it was, for who builds it again, and does not know what was granted when."""
+        self._read_all()  # what it has answered is asked of no other
         self._commands.engine = None
         lacks_credit = self.out_of_credit if lacked_credit is None else lacked_credit
         if self.keeping is not None:
@@ -640,16 +672,36 @@ class Stream:
         return []
 
     def receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
-        """Take in a step's news; returns the commands that took effect in it."""
-        effective = self._receive_news(news, now)
+        """Take in a step's news, or read on behind the last; returns the commands that took effect."""
+        has_read = not self.reads_injected
+        reads_on = has_read or news == api.News(news.stream)
+        effective = [] if reads_on else self._read_all()
+        effective += self._receive_news(news, now)
         if self._commands.waiting:
-            self._later.make()
+            if not self.reads_injected:
+                self._later.make()
             self._commands.send_more()
         if self.output.spans is not None:
             self._close_reasoning()
-        if self.context.guards is not None:
-            self._send_grant()
+        if not self.reads_injected:
+            if self.context.guards is not None or not has_read:
+                self._send_grant()
+            self._reading_on.tell_now()
         self._update_memory()
+        return effective
+
+    @property
+    def reads_injected(self) -> bool:
+        """Whether it has yet to read what was injected, or to take in what came in the same news behind that.
+        Which calls there are, and whether it reasons, hangs on nothing that may take more or less time: so
+        whoever tells it anything finds all of it read, and waits for that, or else everybody does."""
+        return self._reading_on.rest is not None
+
+    def _read_all(self) -> list[PendingCommand]:
+        """Returns the commands that took effect behind it."""
+        effective: list[PendingCommand] = []
+        while (rest := self._reading_on.rest) is not None:
+            effective += self.receive_news(api.News(self.number), rest.now)
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
@@ -665,13 +717,15 @@ class Stream:
             self._receive_memory_change(change, now)
         if self._receive_tokens(news, now):
             return []
-        has_more = news.changes or news.finish is not None
-        effective = self._receive_changes(news, now) if has_more else []
+        if news.changes or news.finish is not None:
+            self._begin_changes(news, now)
+        rest = self._reading_on.rest
+        effective = [] if rest is None else self._receive_changes(rest)
         self._check_transition()
         return effective
 
-    def _receive_changes(self, news: api.News, now: float) -> list[PendingCommand]:
-        """What commands did, and how it ended: behind its tokens."""
+    def _begin_changes(self, news: api.News, now: float) -> None:
+        """What commands did, and how it ended, comes behind its tokens."""
         withheld = self._guarding.withholds
         self._keep_turn(news.finish)
         end_is_held = news.finish is not None and news.finish.held
@@ -681,24 +735,38 @@ class Stream:
         if held and self._pausing.reason is None:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
+        self._reading_on.rest = RestOfNews(deque(news.changes), news.finish, held, withheld, now)
+
+    def _receive_changes(self, rest: RestOfNews) -> list[PendingCommand]:
+        """As far as what they put in is read in this turn."""
         effective: list[PendingCommand] = []
-        for change in news.changes:
-            if self.concluded:  # by a reply: what came behind it is nothing any more
+        while rest.changes and not self.concluded:  # by a reply: what came behind it is nothing any more
+            if self._reading_on.has_read_enough or self._reading_on.reads_injected:
                 return effective
-            pending = self._receive_reply(change, now)
+            pending = self._receive_reply(rest.changes.popleft(), rest.now)
             if pending is not None and pending.wants_reply:
                 effective.append(pending)
-        if held:
+        if self._reading_on.reads_injected:
+            return effective
+        self._reading_on.rest = None
+        if not rest.changes:
+            effective += self._receive_end(rest)
+        return effective
+
+    def _receive_end(self, rest: RestOfNews) -> list[PendingCommand]:
+        """Of its turn, or its own. Returns the command that it answers."""
+        finish, now = rest.finish, rest.now
+        if rest.held:
             self._results.put_in_due()
             self._results.go_on_behind()  # which came in the very step in which the turn ended
-        elif news.finish is not None and self._is_void(news.finish, withheld=withheld):
-            self._go_on_behind(news.finish, now, self._most_before(news.finish))
-        elif news.finish is not None:
-            self._finish(news.finish, now)
-            effective += [self._cancelling.command] if self._cancelling.command else []
+        elif finish is not None and self._is_void(finish, withheld=rest.withheld):
+            self._go_on_behind(finish, now, self._most_before(finish))
+        elif finish is not None:
+            self._finish(finish, now)
+            return [self._cancelling.command] if self._cancelling.command else []
         else:
             self._results.put_in_behind_text()
-        return effective
+        return []
 
     def _stands_behind_end(self, news: api.News) -> bool:
         """Whether something is to stand where the end token was taken in: what was put there in that step, or
@@ -818,9 +886,9 @@ class Stream:
     def reading(self) -> bool:
         """Whether it has not read all of what was injected, or of what it is to amend, or its guards of what
         stands: with its next news, of whatever, it reads on."""
-        spans, guards = self.output.spans, self.context.guards
+        guards = self.context.guards
         return (
-            (spans is not None and spans.reading)
+            self.reads_injected
             or (guards is not None and guards.reading)
             or (bool(self._commands.waiting) and self._commands.to_make is not None)
         )
@@ -918,7 +986,7 @@ class Stream:
         spans = self.output.spans
         if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
             reason = "tool_calls"
-        self._conclusion = None
+        self._reading_on.rest = self._conclusion = None
         self.final = protocol.Final(
             request_id=self.request_id,
             ref=self._cancelling.ref,
@@ -931,6 +999,7 @@ class Stream:
         self.outbox.put(self.final)
         self._check_transition()
         self._cancelling.answer(self.final)
+        self._reading_on.tell_now()
 
     def _refuse_pending(self) -> None:
         """Frames that came too late for the engine: each has one reply, if it asked for two things too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections import OrderedDict
@@ -335,6 +336,42 @@ async def test_a_result_behind_a_long_text_is_judged_when_its_turn_comes() -> No
     put_in = [event for event in listener.heard if isinstance(event, protocol.Injected) and event.ref]
     assert [(event.ref, event.count > 0) for event in put_in] == [("text", True), ("first", True)]
     assert [error.ref for error in listener.errors] == ["second"], "the call has its result"
+
+
+@pytest.mark.parametrize("asks", ["result", "fork", "attach", "cancel"])
+async def test_what_is_asked_of_a_stream_waits_until_it_has_read_what_was_put_in(asks: str) -> None:
+    """In turns, which others have theirs between."""
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, call_id = await called(server)
+    server.in_turns = True
+    listener.send(protocol.Inject(request_id="a", text="<" * (LONG_TEXT - 100)))
+    while not server.hub.streams[0].reading:
+        server.tick()
+    spans = server.hub.streams[0].output.spans
+    assert spans is not None
+    read, heard = spans.injected_read, len(listener.heard)
+    frames: dict[str, protocol.StreamFrame] = {
+        "result": result(call_id, ref="1"),
+        "fork": start("b", prompt=None, fork=protocol.Fork(request_id="a")),
+        "attach": protocol.Attach(request_id="a", after=-1, ref="1"),
+        "cancel": protocol.Cancel(request_id="a", ref="1"),
+    }
+    listener.send(frames[asks])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert spans.injected_read == read
+    assert len(listener.heard) == heard
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    assert spans.injected_read > read
+    await settled()
+    rest(server)
+    told = listener.heard[heard:]
+    if asks == "fork":
+        assert any(event.request_id == "b" for event in told if isinstance(event, protocol.Started))
+    else:
+        assert any(getattr(event, "ref", None) == "1" for event in told)
+    assert listener.errors == []
 
 
 @pytest.mark.parametrize("said", [{"content": LONG}, {"content": [TextPart(LONG)]}, {"error": LONG}])

@@ -17,13 +17,17 @@ from midstream.protocol import (
     Credit,
     Function,
     Message,
+    Params,
+    Past,
+    PastInject,
     Reasoning,
     Rewound,
     Tool,
     ToolArguments,
     ToolCallDone,
 )
-from realtime.stream.spanned_text import COPY_EVERY
+from realtime.stream.past import begun
+from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TOKEN_BYTES
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds, no_texts
@@ -637,6 +641,103 @@ def test_a_long_injection_is_read_in_slices() -> None:
         one.write('"}}')
         client.read(one.take())
         assert len(client.calls[0]["arguments"]) == 3900 + len('{"q": ""}')
+
+
+class ReadTokens:
+    """How many tokens that were injected readers have read since this was asked last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._read = 0
+        inject = SpanReader.inject
+
+        def counted(reader: SpanReader, tokens: Sequence[int], index: int) -> list[Any]:
+            self._read += len(tokens)
+            return inject(reader, tokens, index)
+
+        monkeypatch.setattr(SpanReader, "inject", counted)
+
+    def take(self) -> int:
+        read, self._read = self._read, 0
+        return read
+
+
+SLICE = READ_AT_ONCE // TOKEN_BYTES  # tokens
+
+
+def put_in(one: LoneStream, tokens: int, ref: str | None = None) -> api.Appended:
+    """Returns what its engine will say."""
+    one.steer(protocol.Inject(request_id="a", ref=ref, tokens=[ord("<")] * tokens))
+    return api.Appended(one.index, tokens)
+
+
+@pytest.mark.parametrize("lengths", [[3000, 1], [SLICE - 1] * 3, [1, 3000], [3000]])
+@pytest.mark.parametrize("finish", [None, CANCELLED])
+def test_whatever_else_comes_in_its_step_it_is_read_in_slices(
+    lengths: list[int], finish: api.Finish | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, read = LoneStream(model=MODEL, asked=ASKED, reasoning_tokens=100), ReadTokens(monkeypatch)
+    changes = [put_in(one, length, str(at)) for at, length in enumerate(lengths)]
+    if finish is not None:
+        one.cancel("end")
+    one.answer(*changes, finish=finish)
+    turns = [read.take()]
+    while one.stream.reading:
+        one.answer()
+        turns.append(read.take())
+    assert sum(turns) == sum(lengths)
+    assert max(turns) < 2 * SLICE
+    refs = [*map(str, range(len(lengths))), *(["end"] if finish else [])]
+    assert [event.ref for event in one.take() if getattr(event, "ref", None)] == ["start", *refs]
+
+
+def test_a_call_that_is_put_in_is_told_as_soon_as_it_is_read_also_to_who_has_paused() -> None:
+    one, client = LoneStream(model=MODEL, asked=ASKED, reasoning_tokens=100), FoldedSpans()
+    text = FIND.replace("é", "x" * 3000)
+    one.steer(protocol.Pause(request_id="a"))
+    one.steer(protocol.Inject(request_id="a", tokens=list(text.encode())))
+    one.answer(api.Paused(0), api.Appended(0, len(text)))
+    while one.stream.reading:
+        one.answer()
+    client.read(one.take())
+    assert [call["end"] for call in client.calls] == [0]
+
+
+def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, read = [ord("<")] * 3000, ReadTokens(monkeypatch)
+    past = Past(tokens=[97], steering=[PastInject(index=1, tokens=tokens)])
+    start = protocol.Start(request_id="a", past=past, **ASKED)  # type: ignore[arg-type]
+    params = lone().stream.context.params
+    turns = [read.take() for _ in begun(start, [1], params, None, MODEL, [tokens])]
+    assert sum(turns) == len(tokens)
+    assert max(turns) <= SLICE
+
+
+def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
+    """Whoever adopts the stream reads it at once: the end of its reasoning comes before."""
+    one = LoneStream(model=MODEL, on_disconnect="pause", asked=ASKED, reasoning_tokens=100)
+    one.write("<think>Hm")
+    appended = put_in(one, 3000)
+    one.steer(protocol.Adjust(request_id="a", params=Params(reasoning_tokens=1)))
+    one.answer(appended, api.Adjusted(one.index))
+    sent = len(one.commands)
+    one.detach()
+    while len(one.commands) == sent:
+        assert one.stream.reading
+        one.answer()
+    assert [type(command) for command in one.commands[sent:]] == [api.Append, api.Pause]
+
+
+def test_what_its_engine_has_answered_behind_it_is_asked_of_no_other() -> None:
+    one = lone()
+    one.write("Well. ")
+    appended = put_in(one, 3000)
+    one.steer(protocol.Pause(request_id="a", ref="pause"))
+    one.answer(appended, api.Paused(one.index))
+    assert one.stream.reading
+    one.lose_engine()
+    assert one.new_engine().paused
+    assert one.commands == []
+    assert [event.ref for event in one.take() if isinstance(event, protocol.Paused)] == ["pause"]
 
 
 def test_its_slices_go_by_how_long_tokens_are(monkeypatch: pytest.MonkeyPatch) -> None:
