@@ -234,12 +234,15 @@ class Submission:
             self._suspicious = False
             self.place(self._entries)
 
-    def _give(self, engine: ServingEngine, numbers: Iterable[int]) -> None:
-        # Others ended while they were held back.
-        known = list(filter(None, map(self._registry.by_number, numbers)))
+    def _give(self, engine: ServingEngine, numbers: list[int]) -> None:
         # Of very many that lost an engine, some have yet to be told when their turn has come on another.
-        self._tell_lost([entry for entry in known if entry.engine is not None])
-        self._slices.add([self._assign(engine, entry) for entry in known])
+        if lost := [entry for entry in self._known(numbers) if entry.engine is not None]:
+            self._tell_lost(lost)  # which may end them
+        self._slices.add([self._assign(engine, entry) for entry in self._known(numbers)])
+
+    def _known(self, numbers: list[int]) -> Iterable[LiveStream]:
+        """Others have ended while they were held back."""
+        return filter(None, map(self._registry.by_number, numbers))
 
     def _assign(self, engine: ServingEngine, entry: LiveStream) -> Given:
         entry.engine = engine

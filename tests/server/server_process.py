@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -149,7 +149,8 @@ class Served:
     def end(self) -> None:
         """Whatever state it is in, nothing of it is left afterwards."""
         if self.process.status() is None or self._left():
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since, and is being waited for
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
         self.output.close()
         self.errors.close()
