@@ -79,7 +79,7 @@ class RowTimes:
         return _shortest(known) if len(known) >= TENANTS else None
 
     def _counts(self, look: Seen) -> bool:
-        return self._table.steps - look.at <= LOOK_STEPS
+        return self._table.is_known(look, LOOK_STEPS)
 
     def beside(self, tokens: int) -> int:
         """How many more leave so many three quarters of their pace."""

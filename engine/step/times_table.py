@@ -33,9 +33,9 @@ class TimesTable:
     def learn(self, tokens: int, seconds: float) -> None:
         self.steps += 1
         digits = tokens.bit_length()
-        self._seen[digits] = self.mean(self._seen.get(digits), tokens, seconds)
+        self._seen[digits] = self._mean(self._seen.get(digits), tokens, seconds)
 
-    def mean(self, seen: Seen | None, tokens: int, seconds: float) -> Seen:
+    def _mean(self, seen: Seen | None, tokens: int, seconds: float) -> Seen:
         """With one more, seen in this step."""
         if seen is None:
             return Seen(tokens, seconds, self.steps)
@@ -45,8 +45,8 @@ class TimesTable:
         seen.at = self.steps
         return seen
 
-    def is_known(self, seen: Seen) -> bool:
-        return self.steps - seen.at <= KNOWN_STEPS
+    def is_known(self, seen: Seen, within: int = KNOWN_STEPS) -> bool:
+        return self.steps - seen.at <= within
 
     def of(self, tokens: float) -> float:
         """As of the nearest that was seen, where nothing was on one side."""

@@ -180,8 +180,10 @@ class CompletionSource(ListenerSource):
             self.accepted()
             if not (self._listener.failure or self._finished):
                 await self.wait_for_news()
-        if self.over or self._listener.failure:
-            return None if self.over else self._listener.failure
+        if self.over:
+            return None
+        if self._listener.failure is not None:
+            return self._listener.failure
         choices = [
             await self._work.finish(self._dialect.whole_choice(choice, _reason(choice)))
             for choice in self._choices.values()
