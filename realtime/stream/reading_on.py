@@ -52,8 +52,8 @@ class ReadingOn:
             self.put_beside(len(self._output), "")
 
     @property
-    def reads_injected(self) -> bool:
-        """Whether some of what was injected is still to be read."""
+    def reads_spans(self) -> bool:
+        """Whether spans are still to be read of what was injected last."""
         return self._output.spans is not None and self._output.spans.reading
 
     @property

@@ -741,12 +741,12 @@ class Stream:
         """As far as what they put in is read in this turn."""
         effective: list[PendingCommand] = []
         while rest.changes and not self.concluded:  # by a reply: what came behind it is nothing any more
-            if self._reading_on.has_read_enough or self._reading_on.reads_injected:
+            if self._reading_on.has_read_enough or self._reading_on.reads_spans:
                 return effective
             pending = self._receive_reply(rest.changes.popleft(), rest.now)
             if pending is not None and pending.wants_reply:
                 effective.append(pending)
-        if self._reading_on.reads_injected:
+        if self._reading_on.reads_spans:
             return effective
         self._reading_on.rest = None
         if not rest.changes:
