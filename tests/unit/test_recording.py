@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import GuardAction, Message, Params, PauseReason, StreamEvent, TokenLogprob
@@ -186,6 +187,46 @@ def test_a_result_that_was_taken_back_is_waited_for_again() -> None:
         recorded.receive(protocol.Rewound(request_id="r", index=1, text_length=1, tool_calls=1))
     result = ToolResult(stream=1, index=2, call=0, content="mild")
     assert recorded.behind_the_start == [Waits(stream=1, index=2), result, Rewind(stream=1, index=1)] * 2
+
+
+def test_results_that_a_fork_has_are_waited_for_by_nobody() -> None:
+    start = protocol.Start(request_id="f", fork=protocol.Fork(request_id="r", at=2))
+    lines: list[Line] = []
+    told = ToolResult(stream=1, index=2, call=0, content="mild")
+    parent = Record(
+        Start(
+            stream=1,
+            request_id="r",
+            record=1,
+            model="toy",
+            prompt="Hi",
+            fingerprint=None,
+            prompt_tokens=3,
+            params=Params(),
+        ),
+        [Tokens(stream=1, index=0, text="", tokens=[97, 98]), told],
+    )
+    recorder = StreamRecorder(2, start, lines.append, lambda request_id: parent)
+    first = protocol.SnapshotCall(index=0, call_id="x", name="weather", arguments="", end=1)
+    begins = protocol.Snapshot(
+        request_id="f",
+        index=2,
+        text="",
+        tokens=[97, 98],
+        model="toy",
+        prompt_tokens=3,
+        params=Params(),
+        tool_calls=[first],
+    )
+    for event in (STARTED, begins, token(2), *called("y")):
+        recorder.receive(event)
+    recorder.sent(protocol.ToolResult(request_id="f", call_id="y", content="hot", ref="1"))
+    for event in (injected(0, "1"), paused("tool_call"), injected(9), resumed()):
+        recorder.receive(event)
+    assert [line for line in lines if isinstance(line, ToolResult | Waits)] == [
+        replace(told, stream=2),
+        ToolResult(stream=2, index=2, call=1, content="hot"),
+    ]
 
 
 @pytest.mark.parametrize("reason", ["memory", "detached", "engine"])

@@ -23,8 +23,12 @@ export class Recorder {
    */
   #answers = new Map();
   /** @type {string[]} those that stand */ #calls = [];
-  /** @type {Set<string>} whose results were told */ #told = new Set();
-  #waiting = false; // for the end of the turn, or for others
+  /**
+   * The token before which the results of calls stand that were told; null while they wait, for the end of the turn or
+   * for others.
+   * @type {Map<string, number | null>}
+   */
+  #told = new Map();
   /** @type {Start | null} */ #start = null;
   #guardActs = new GuardActs();
   #forked = false;
@@ -80,8 +84,8 @@ export class Recorder {
     }
     if (frame.type === "tool_result") {
       const { content, error, call_id } = frame;
-      this.#told.add(call_id);
-      this.#waiting = "count" in answer && answer.count === 0;
+      this.#told.set(call_id, null);
+      if ("count" in answer && answer.count) this.#putIn(answer.index);
       Object.assign(line, { type: "tool_result", call: calls.indexOf(call_id), content, error });
     }
     if (frame.type === "amend") {
@@ -107,13 +111,15 @@ export class Recorder {
       case "adjusted":
         return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq);
       case "injected":
-        if (event.reason || (!event.ref && this.#waiting)) return void (this.#waiting = false); // what was told goes in
+        if (event.reason || (!event.ref && this.#waits)) return this.#putIn(event.index); // what was told goes in
         return this.#add({ type: "inject", stream, index: event.index }, event.seq);
       case "tool_call": return void this.#calls.push(event.call_id);
       case "rewound":
         this.#end = event.index;
         this.#calls.length = event.tool_calls ?? 0;
-        this.#waiting &&= this.#calls.some((call) => this.#told.has(call));
+        for (const [call, index] of this.#told) {
+          if ((index ?? 0) > event.index || !this.#calls.includes(call)) this.#told.delete(call);
+        }
         return act || this.#guardActs.pending ? undefined : this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
@@ -126,7 +132,9 @@ export class Recorder {
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
       case "snapshot":
         this.#calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
-        return this.#forked && event.index === this.#end ? undefined : this.#lose(SNAPSHOT); // the first is what it begins with
+        if (!this.#forked || event.index !== this.#end) return this.#lose(SNAPSHOT);
+        for (const [call, index] of resultsIn(this.#lines)) this.#told.set(this.#calls[call], index); // it begins with it
+        return;
       case "final": {
         const { index, finish_reason, stop_reason } = event;
         this.#lines.push({ type: "final", stream, index, finish_reason, ...(stop_reason && { stop_reason }) });
@@ -167,6 +175,15 @@ export class Recorder {
     this.#paused = "";
   }
 
+  get #waits() {
+    return [...this.#told.values()].includes(null);
+  }
+
+  /** What waited is in the stream. @param {number} index */
+  #putIn(index) {
+    for (const [call, stands] of this.#told) this.#told.set(call, stands ?? index);
+  }
+
   /** @param {Line} line @param {number} seq */
   #add(line, seq) {
     this.#lines.push(line);
@@ -196,6 +213,20 @@ function endOf(lines) {
     if (line.type === "rewind" || line.type === "guard") end = line.index;
   }
   return end;
+}
+
+/**
+ * The calls, by number, whose results these lines tell, and before which token: a fork has them.
+ * @param {Line[]} lines
+ */
+function resultsIn(lines) {
+  /** @type {Map<number, number>} */ const told = new Map();
+  for (const line of lines) {
+    if (line.type === "tool_result") told.set(line.call, line.index);
+    if (line.type !== "rewind" && line.type !== "guard") continue;
+    for (const [call, index] of told) if (index > line.index) told.delete(call);
+  }
+  return told;
 }
 
 /**

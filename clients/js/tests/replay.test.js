@@ -198,3 +198,51 @@ test("a stream that had gone on when it was here again is recorded as far as it 
   const [{ lines }] = parseRecords(recorder.text);
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
 });
+
+/** @typedef {import("../src/protocol.js").StreamEvent} StreamEvent */
+const of = { request_id: "r", seq: 0 };
+/** @param {string} call_id @param {number} index @returns {StreamEvent[]} */
+const called = (call_id, index) => [
+  { ...of, type: "tool_call", index, call_id, name: "weather" },
+  { ...of, type: "tool_call_done", index, call_id, end: index + 2 },
+];
+/** @type {(index: number, count: number, ref?: string) => any} */
+const injected = (index, count, ref) => ({ ...of, type: "injected", index, count, ...(ref && { ref }) });
+/** @param {number} index @returns {StreamEvent} */
+const waits = (index) => ({ ...of, type: "paused", index, reason: "tool_call" });
+/** @param {Recorder} recorder @param {StreamEvent[]} events */
+const receive = (recorder, ...events) => events.forEach((event) => recorder.receive(event));
+/** @param {Recorder} recorder @param {string} call_id @param {any} answer */
+function tell(recorder, call_id, answer) {
+  receive(recorder, answer);
+  recorder.answered({ type: "tool_result", request_id: "r", call_id, content: "mild" }, answer);
+}
+/** @param {Recorder} recorder */
+const kinds = (recorder) => parseRecords(recorder.text)[0].lines.flatMap(({ type }) => (type === "tokens" ? [] : [type]));
+
+/** It has called once, in two tokens, and has its result. */
+function answered() {
+  const recorder = new Recorder();
+  recorder.begin(/** @type {any} */ ({ prompt: "a", params: {} }));
+  receive(recorder, started(), token(0, "", { count: 2, tokens: [97, 98] }), ...called("x", 0), waits(2));
+  tell(recorder, "x", injected(2, 9, "1"));
+  return recorder;
+}
+
+test("a result that was taken back is waited for again", () => {
+  const recorder = answered();
+  receive(recorder, { ...of, type: "rewound", index: 2, text_length: 0, tool_calls: 1 }, waits(2));
+  assert.deepEqual(kinds(recorder), ["waits", "tool_result", "rewind"], "it stands there");
+  receive(recorder, { ...of, type: "rewound", index: 1, text_length: 0, tool_calls: 1 }, waits(2));
+  assert.deepEqual(kinds(recorder).slice(3), ["rewind", "waits"]);
+});
+
+test("a fork has the results of its stream: those that were all there before its turn's end are waited for by nobody", () => {
+  const fork = answered().fork(2);
+  fork.begin(/** @type {any} */ ({ fork: {}, params: {} }));
+  const begins = snapshot(1, { index: 2, text: "", tool_calls: [{ index: 0, call_id: "x", name: "weather", arguments: "", end: 2 }] });
+  receive(fork, started(), begins, token(2, "", { count: 2, tokens: [97, 98] }), ...called("y", 2));
+  tell(fork, "y", injected(4, 0, "2"));
+  receive(fork, waits(4), injected(4, 9));
+  assert.deepEqual(kinds(fork), ["waits", "tool_result", "adjust", "tool_result"]);
+});

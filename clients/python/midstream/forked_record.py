@@ -20,6 +20,7 @@ from midstream.record_format import (
     Resume,
     Rewind,
     Tokens,
+    ToolResult,
 )
 
 
@@ -41,6 +42,17 @@ def lines_of_fork(
     changed = {name: value for name, value in asdict(params).items() if value != in_force[name]}
     told = [replace(line, stream=stream) for line in [parent.start, *lines]]
     return [*told, Adjust(stream=stream, index=at, params=Params(**changed))]
+
+
+def results_in(lines: Sequence[Line]) -> dict[int, int]:
+    """The calls, by number, whose results these lines tell, and before which token: a fork has them."""
+    told = dict[int, int]()
+    for line in lines:
+        if isinstance(line, ToolResult):
+            told[line.call] = line.index
+        elif isinstance(line, Rewind | Guard):
+            told = {call: index for call, index in told.items() if index <= line.index}
+    return told
 
 
 def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:

@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Self
 
 from midstream import protocol, record_format
-from midstream.forked_record import lines_of_fork
+from midstream.forked_record import lines_of_fork, results_in
 from midstream.guard_acts import GuardActs
 from midstream.protocol import AnyPauseReason, Frame, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
-from midstream.told import Told
+from midstream.told import Place, Told
 
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
@@ -217,6 +217,8 @@ class StreamRecorder:
             self._write(line)
         self._end = begun.index
         self._calls = [call.call_id for call in begun.tool_calls]
+        results = {self._calls[call]: Place(index, 0) for call, index in results_in(lines).items()}
+        self._told.results |= results
 
     def _write_tokens(self, event: protocol.Token) -> None:
         self._end = event.index + event.count
