@@ -190,7 +190,14 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
 
             def ending() -> Coroutine[Any, Any, None]:
                 manager.tell(service_manager.ENDS)
-                return let_finish(hub, fleet, endpoints, options.shutdown_grace_s, hands_over=hands_over)
+                return let_finish(
+                    hub,
+                    fleet,
+                    endpoints,
+                    options.shutdown_grace_s,
+                    until_answered=server.until_answered,
+                    hands_over=hands_over,
+                )
 
             def accepting() -> None:
                 tell(options.address_file, address_of(listening[0]))

@@ -20,6 +20,7 @@ from realtime.fleet.fleet import Fleet
 from realtime.hub.hub import Hub
 from realtime.transport.acceptor import Acceptor
 from realtime.transport.flow_control import cut_off
+from realtime.transport.http_protocol import TimedHttpProtocol
 from realtime.websocket.connection import Connection
 
 log = logging.getLogger("midstream")
@@ -74,6 +75,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         cutting_off.cancel()
 
+    async def until_answered(self) -> None:
+        """No answer over HTTP is under way: a peer may be slower than the stream that ended for it."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, TimedHttpProtocol):
+                await connection.until_answered()
+
     def _stop_accepting(self) -> None:
         for acceptor in self._acceptors:
             acceptor.close()
@@ -109,11 +116,17 @@ class Server(uvicorn.Server):
 
 
 async def let_finish(
-    hub: Hub, fleet: Fleet, endpoints: Endpoints, grace_s: float, *, hands_over: bool
+    hub: Hub,
+    fleet: Fleet,
+    endpoints: Endpoints,
+    grace_s: float,
+    *,
+    until_answered: Callable[[], Awaitable[None]],
+    hands_over: bool,
 ) -> None:
     """Start nothing new, let what runs finish within the grace, then close; nobody is waited for any longer
-    than for the grace and a moment. `hands_over`: what other gateways can adopt is theirs at once, and so are
-    its readers."""
+    than for the grace and a moment. `until_answered` waits for answers over HTTP. `hands_over`: what other
+    gateways can adopt is theirs at once, and so are its readers."""
     hub.draining = True
     log.info("going away: %d streams have %g s to finish", len(hub.streams), grace_s)
     for connection in list(endpoints.open.values()):
@@ -124,7 +137,7 @@ async def let_finish(
             connection.leave()
         hub.hand_over({})
         await _close(going)
-    if not await _within(grace_s, _until_all_is_said(hub, endpoints)):
+    if not await _within(grace_s, _until_all_is_said(hub, endpoints, until_answered)):
         if hands_over:
             hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
         hub.cancel_all()
@@ -134,11 +147,14 @@ async def let_finish(
     await _close(list(endpoints.open.values()))
 
 
-async def _until_all_is_said(hub: Hub, endpoints: Endpoints) -> None:
+async def _until_all_is_said(
+    hub: Hub, endpoints: Endpoints, until_answered: Callable[[], Awaitable[None]]
+) -> None:
     """No stream is left, and whoever reads has been given what ended."""
     await hub.wait_until_empty()
     for connection in list(endpoints.open.values()):
         await connection.until_all_is_said()
+    await until_answered()
 
 
 async def _close(connections: list[Connection]) -> None:

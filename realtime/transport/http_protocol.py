@@ -151,6 +151,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self.app = in_small_writes(self.app)
         self._late_bytes = 0
         self._answered = False  # whether an answer ends just now
+        self._said = asyncio.Event()  # all of one, or the connection is lost
         self._piece_bytes = 0  # of a body, since it was last looked at
         self._body_timer: asyncio.TimerHandle | None = None
         self._close_timer: asyncio.TimerHandle | None = None
@@ -206,6 +207,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._said.set()
         self.forget_reads()
         self._leave()
         self._send_buffer.end()
@@ -313,6 +315,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
     # -- the answer, and the end -----------------------------------------------------------------
 
     def on_response_complete(self) -> None:
+        self._said.set()
         self._late_bytes, self._answered = 0, True
         super().on_response_complete()
         self._answered = False
@@ -321,6 +324,12 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
             if self not in waiting:
                 waiting.add(self)
         self._bound_closing()
+
+    async def until_answered(self) -> None:
+        """No answer is under way of which the transport has not all."""
+        if self.conn.our_state is h11.SEND_BODY:
+            self._said.clear()
+            await self._said.wait()
 
     @property
     def _is_kept(self) -> bool:

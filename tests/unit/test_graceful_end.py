@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +14,16 @@ import uvicorn
 
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
+from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, Observer
 from realtime.server import Server, let_finish
+from realtime.transport.http_protocol import HttpLimits, protocol_class
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
+from tests.server.asgi_app_server import Receive, Scope, Send
 
 
 class Open:
@@ -42,10 +46,15 @@ class Open:
         self.closed = True
 
 
+async def _ended(hub: Hub, endpoints: Any, *, hands_over: bool = False) -> None:
+    nobody = partial(asyncio.sleep, 0)  # asks over HTTP
+    await let_finish(hub, None, endpoints, 1, until_answered=nobody, hands_over=hands_over)  # type: ignore[arg-type]
+
+
 async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> None:
     failing, slow = Open(fails=True), Open(fails=False)
     endpoints = SimpleNamespace(open={"failing": failing, "slow": slow})
-    await let_finish(SimulatedServer(SIZE).hub, None, endpoints, grace_s=1, hands_over=False)  # type: ignore[arg-type]
+    await _ended(SimulatedServer(SIZE).hub, endpoints)
     assert slow.closed
 
 
@@ -113,6 +122,44 @@ async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
         await asyncio.wait_for(serving, 30)
 
 
+async def test_who_reads_an_answer_over_http_slowly_has_all_of_it_before_the_server_closes() -> None:
+    accepts, body = asyncio.Event(), b"a" * (1 << 20)
+    ending = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def end() -> None:
+        ending.set()
+        hub, endpoints = SimulatedServer(SIZE).hub, SimpleNamespace(open={})
+        await let_finish(hub, None, endpoints, 600, until_answered=server.until_answered, hands_over=False)  # type: ignore[arg-type]
+
+    config = uvicorn.Config(app, http=protocol_class(HttpLimits()), log_config=None, lifespan="off")
+    with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
+        server = Server(config, end, accepts.set)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        await asyncio.wait_for(accepts.wait(), 30)
+        place = listening.getsockname()
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(reader, place)
+            await loop.sock_sendall(reader, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            await loop.sock_recv(reader, 1)
+            signal.raise_signal(signal.SIGTERM)
+            await asyncio.wait_for(ending.wait(), 30)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not server.should_exit, "the end is put off"
+            read = 0
+            while part := await asyncio.wait_for(loop.sock_recv(reader, 1 << 16), 30):
+                read += len(part)
+        assert read > len(body)
+        await asyncio.wait_for(serving, 30)
+
+
 class Peer(FakeWebSocket):
     """Its client hears what was written."""
 
@@ -140,7 +187,7 @@ async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() 
     hub, work = server.hub, PayerWork()
     connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
     endpoints = SimpleNamespace(open={"a": connection})
-    ending = asyncio.create_task(let_finish(hub, None, endpoints, grace_s=1, hands_over=True))  # type: ignore[arg-type]
+    ending = asyncio.create_task(_ended(hub, endpoints, hands_over=True))
     reading = asyncio.create_task(connection.read())
     await asyncio.sleep(0)
     for name in ("a", "b"):  # who stopped reading would have it closed as if all had been said

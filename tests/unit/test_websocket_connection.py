@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,7 +180,10 @@ async def test_a_server_that_ends_waits_until_a_slow_reader_has_what_ended_or_is
     assert bool(client.ended) == is_written
     client.writable = False
     fleet: Any = None
-    ending = asyncio.create_task(let_finish(server.hub, fleet, endpoints, grace_s=600, hands_over=False))
+    nobody = partial(asyncio.sleep, 0)  # asks over HTTP
+    ending = asyncio.create_task(
+        let_finish(server.hub, fleet, endpoints, grace_s=600, until_answered=nobody, hands_over=False)
+    )
     for _ in range(10):
         await asyncio.sleep(0)
     assert client.closed is None
