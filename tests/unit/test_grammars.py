@@ -594,7 +594,7 @@ def test_what_waited_behind_very_many_injections_is_done_in_several_steps_and_te
     for stream, tenant in tenants.items():
         driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=tenant))
     monkeypatch.setattr(Matcher, "fits", waits)
-    asked = [api.Append(1, [97]), *[api.Pause(1)] * (MOST_WAITED // 2)]
+    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * (MOST_WAITED // 2)]
     driver.send(api.Submit(7, PROMPT, greedy(500), 1000))  # so that there is something to do
     driver.send(*(replace(command, stream=stream) for stream in tenants for command in asked))
     driver.step(2)
