@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Several
+from operator import itemgetter
 
 from engine import api
 from engine.forward.interface import Runner
@@ -37,6 +39,7 @@ from engine.structure.vocabulary import Vocabulary
 
 SWITCH_S = 0.0005  # after which a thread that prepares grammars, or talks to gateways, gives way to the step
 CROWD_S = 0.01  # for what very many commands do behind a step, however short that was
+MOST_WAITED = 16  # commands that waited for grammars' answers, and are done in one step: of a stream all are
 
 
 class Engine:
@@ -162,15 +165,20 @@ class Engine:
 
     def _settle_grammars(self) -> None:
         """What is known by now of next tokens: an error, an answer that was waited for, or the tokens
-        themselves."""
-        for sequence in self._constraining.settle():
+        themselves. Where very many commands waited for answers, tenants take turns, and others' go on in the
+        next step."""
+        done, waiting = 0, self._steering.num_waiting
+        for sequence in _in_turns(self._constraining.settle()):
             constraint = sequence.constraint
             assert constraint is not None
             if not constraint.known:
                 self.scheduler.update_ready(sequence)  # it has to wait
             elif constraint.outlook.error is not None:
                 self._lifecycle.finish(sequence, "error", constraint.outlook.error)
+            elif done and done + waiting(sequence) > MOST_WAITED:
+                self._constraining.postpone(sequence)
             else:
+                done += waiting(sequence)
                 self._steering.go_on(sequence)
                 if not sequence.num_placeholders:
                     self._force(sequence)
@@ -335,3 +343,13 @@ class Engine:
             model_drafted_total=self._drafting.drafted["model"],
             model_accepted_total=self._drafting.accepted["model"],
         )
+
+
+def _in_turns(sequences: list[Sequence]) -> list[Sequence]:
+    """One of each tenant, then another of each."""
+    of_tenant = Counter[int]()
+    turns: list[tuple[int, Sequence]] = []
+    for sequence in sequences:
+        turns.append((of_tenant[sequence.tenant], sequence))
+        of_tenant[sequence.tenant] += 1
+    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
@@ -94,14 +94,17 @@ class LeaderCommandQueue:
     def empty(self) -> bool:
         return self._queue.empty
 
-    def take(self, most_s: float) -> list[api.AnyCommand]:
-        commands = list(self._queue.take(most_s))
+    def take(self, most_s: float) -> Iterator[api.AnyCommand]:
+        """The others hear of them behind the last: how many there was time for is known then."""
+        commands: list[api.AnyCommand] = []
+        for command in self._queue.take(most_s):
+            commands.append(command)
+            yield command
         try:
             for pipe in self._pipes:
                 pipe.send(commands)
         except OSError as error:  # which, on its own, would be taken for the gateway's end
             raise RuntimeError("a process that holds a part of the model is gone") from error
-        return commands
 
 
 class FollowerCommandQueue:

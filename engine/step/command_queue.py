@@ -1,11 +1,12 @@
 """The command queue: commands on their way into an engine, put by any thread, and taken once a step.
 
-It knows lists of commands, and nothing of what they do.
+It knows lists of commands and whose each is, and nothing of what they do.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from engine import api
 
-FEW = 256  # commands, which take some five milliseconds
+NOBODY = -1  # in place of a stream
 
 
 class CommandSource(Protocol):
@@ -32,30 +33,35 @@ class CommandSource(Protocol):
 class CommandQueue:
     def __init__(self) -> None:
         self._lists: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
-        self._waited_for: list[api.AnyCommand] = []
+        self._begun = deque[api.AnyCommand]()  # what is left of the list that is dealt with
 
     @property
     def empty(self) -> bool:
-        return self._lists.empty()
+        return not self._begun and self._lists.empty()
 
     def put(self, commands: list[api.AnyCommand]) -> None:
         self._lists.put(commands)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        with suppress(Empty):
-            self._waited_for += self._lists.get(timeout=timeout_s)
+        if not self._begun:
+            with suppress(Empty):
+                self._begun += self._lists.get(timeout=timeout_s)
 
     def take(self, most_s: float) -> Iterator[api.AnyCommand]:
-        """Also what is put while the first are dealt with. What was put together is taken together; and a few
-        are taken in any case."""
-        commands, self._waited_for = self._waited_for, []
-        began_s, taken = time.perf_counter(), 0
-        while True:
-            yield from commands
-            taken += len(commands)
-            if taken >= FEW and time.perf_counter() - began_s >= most_s:
+        """Also what is put while the first are dealt with. What comes together for one stream is taken
+        together: a frame may be several."""
+        began_s, before = time.perf_counter(), NOBODY
+        while self._begun or self._begin_next():
+            command = self._begun[0]
+            stream = command.stream if isinstance(command, api.Command) else NOBODY
+            if stream != before and time.perf_counter() - began_s >= most_s:
                 return
-            try:
-                commands = self._lists.get_nowait()
-            except Empty:
-                return
+            before = stream
+            yield self._begun.popleft()
+
+    def _begin_next(self) -> bool:
+        """Whether there is another list that has any."""
+        with suppress(Empty):
+            while not self._begun:
+                self._begun += self._lists.get_nowait()
+        return bool(self._begun)

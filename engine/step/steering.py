@@ -63,6 +63,11 @@ class Steering:
                 self._inject(sequence, command)
         self._lifecycle.update(sequence)
 
+    def num_waiting(self, sequence: Sequence) -> int:
+        """Commands behind the injection that is asked about."""
+        waiting = self._waiting.get(sequence)
+        return 0 if waiting is None else len(waiting) - 1
+
     def go_on(self, sequence: Sequence) -> None:
         """What was asked of the stream's grammar is answered: do what waited for it."""
         waiting = self._waiting.pop(sequence, None)

@@ -37,14 +37,18 @@ class Follower:
         """From any thread: no more than the token under way is followed."""
         self._given_up = True
 
+    def check(self) -> None:
+        """Before what takes long. Raises GivenUp."""
+        if self._given_up:
+            raise GivenUp
+
     def follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
         """False where one cannot come: then the matcher has an error. Raises GivenUp."""
         return all(self._follow(matcher, token) for token in tokens)
 
     def _follow(self, matcher: LLMatcher, token: int) -> bool:
         give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
-        if self._given_up:
-            raise GivenUp
+        self.check()
         if self.takes_long:
             began_s = time.perf_counter()
             followed = _library.follow(matcher, token)

@@ -94,6 +94,7 @@ class Matcher:
                 self._grow(fresh)
             share = self._share
             take_long()
+            self._follower.check()
             fresh = matcher_of(source, self._vocabulary.tokenizer, share.states, share.width, self._fuel)
         self._fresh[source] = fresh
         self._check(fresh)

@@ -12,7 +12,6 @@ import logging
 import socket
 import sys
 from collections.abc import Callable
-from typing import cast
 
 import msgspec
 
@@ -44,7 +43,6 @@ class ProcessLink(EngineReads):
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._messages = api.Messages()
         self._loaded = False
-        self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
         self._spares = spares
         self._connection: socket.socket | None = None
@@ -122,9 +120,6 @@ class ProcessLink(EngineReads):
             self._transport.write(api.framed(message))
 
     # -- asyncio.BufferedProtocol ----------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         messages = [self._decoder.decode(encoded) for encoded in self._messages.of(data)]

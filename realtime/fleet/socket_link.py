@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
 
 import msgspec
 
@@ -42,7 +41,6 @@ class SocketLink(EngineReads):
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._messages = api.Messages()
         self._has_spoken = False
-        self._transport: asyncio.Transport | None = None
 
     async def prepare(self) -> None:
         """Nothing can be done before it is opened."""
@@ -82,9 +80,6 @@ class SocketLink(EngineReads):
             self._transport.write(message)
 
     # -- asyncio.BufferedProtocol ----------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
 
     def data_received(self, data: bytes) -> None:
         self._has_spoken = True

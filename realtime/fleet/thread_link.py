@@ -45,7 +45,7 @@ class ThreadLink:
         self._thread.send(commands)
 
     def kill(self) -> None:
-        log.error("a thread cannot be ended: with --engine process this engine would be replaced now")
+        log.error("a thread cannot be ended: it keeps its memory until its step is over, beside another's")
 
     async def close(self) -> None:
         self._thread.stop()

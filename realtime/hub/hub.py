@@ -78,6 +78,11 @@ def _weight(entry: LiveStream) -> int:
     return weight_of_end(entry.stream, REFUSED)
 
 
+def _goes_on(frame: StreamFrame) -> bool:
+    """Whether it has a paused stream go on."""
+    return isinstance(frame, protocol.Resume) or (isinstance(frame, protocol.Inject) and frame.resume)
+
+
 def _check_rate(entry: LiveStream, frame: StreamFrame) -> None:
     """Of what has tokens computed. A result that waits was taken, and so is another in its place."""
     match frame:
@@ -520,6 +525,8 @@ class Hub:
         stream, step, now = entry.stream, entry.step, self._clock()
         elsewhere = self._subscriptions.listener_of(stream) is not listener
         send_reply = partial(self._send_reply, listener) if elsewhere and frame.ref is not None else None
+        if stream.released and _goes_on(frame):
+            listener.owe(RESTORED_S * len(stream.context))
         match frame:
             case protocol.Grant(limit=limit):
                 if stream.out_of_credit:
@@ -534,8 +541,6 @@ class Hub:
                 stream.steer_call(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
             case protocol.Pause() | protocol.Resume() | protocol.Adjust() | protocol.Rewind():
-                if isinstance(frame, protocol.Resume) and stream.released:
-                    listener.owe(RESTORED_S * len(stream.context))
                 stream.steer(frame, step, now, send_reply, listener.owe)
                 entry.note(frame)
         self.serving.await_model(entry)

@@ -69,8 +69,9 @@ class Guarding:
         else:
             self._grants.hold()
             back = api.Truncate(self._number, verdict.index, verdict.token)
-            self._commands.request(PendingCommand(back, None, 0, verdict=verdict))
-            if verdict.do == "pause":
+            pauses = verdict.do == "pause"
+            self._commands.request(PendingCommand(back, None, 0, verdict=verdict, preliminary=pauses))
+            if pauses:
                 self._commands.request(PendingCommand(api.Pause(self._number), None, 0, verdict=verdict))
 
     def gone_back(self, verdict: Verdict, index: int) -> None:

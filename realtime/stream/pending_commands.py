@@ -41,7 +41,8 @@ class PendingCommand(Struct):
     received_s: float = 0.0
     stop_matcher: StopMatcher | None = None  # of `params`: built when it is asked for, by whoever asks
     patterns: Sequence[Pattern] = ()  # of their guards, likewise
-    preliminary: bool = False  # the rewind that `at` asks for: the frame itself has its reply by what follows
+    # The rewind that `at`, or a guard's pause, asks for: what follows goes with it, and has a frame's reply.
+    preliminary: bool = False
     send_reply: SendReply | None = None  # to whoever steers a stream that another listens to
     owe: Owe | None = None  # whoever steers, and pays for it
     verdict: Verdict | None = None  # of a guard, whose doing it is
@@ -168,9 +169,12 @@ class PendingCommands:
     def send_more(self, least: int = 0) -> None:
         """Up to one that is no command yet, and no more than may be under way. `least`: as many as were where
         the stream comes from, which may have let more be."""
-        most = min(len(self.waiting), max(MOST_UNDER_WAY, least))
-        while self.engine is not None and self.under_way < most:
+        most = max(MOST_UNDER_WAY, least)
+        while self.engine is not None and self.under_way < len(self.waiting):
             pending = self.waiting[self.under_way]
+            goes_with_the_last = self.under_way > 0 and self.waiting[self.under_way - 1].preliminary
+            if self.under_way >= most and not goes_with_the_last:
+                break
             if pending.command is None or pending.hangs_on is not None:
                 break
             self.send(pending.command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -9,6 +10,8 @@ import msgspec
 import pytest
 
 from engine import api
+from engine.parallel.ranks import LeaderCommandQueue
+from engine.pipe import Pipe
 from engine.schedule.batch import Row
 from engine.step.command_queue import CommandQueue
 from engine.step.executor import Result
@@ -177,24 +180,62 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     assert len(outputs) == 1
 
 
+@pytest.mark.parametrize("together", [4000, 100, 1])
 def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_next_the_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
-    """Together they take some 100 ms where 4,000 streams are left at once."""
+    """Together they take some 100 ms where 4,000 streams are left at once, or end with their gateway; and
+    any of them a millisecond, where it gives back the memory of a long context."""
     now = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     queue = CommandQueue()
-    for together in range(40):
-        queue.put([api.Cancel(100 * together + number) for number in range(100)])
+    for first in range(0, 4000, together):
+        queue.put([api.Cancel(number) for number in range(first, first + together)])
     steps: list[list[int]] = []
     while not queue.empty:
+        queue.wait()
         steps.append([])
         for command in queue.take(most_s=1000.0):
             assert isinstance(command, api.Cancel)
             steps[-1].append(command.stream)
             now += 1000.0 if len(steps) == 1 else 1.0
-    assert [len(step) for step in steps] == [300, 1000, 1000, 1000, 700]
+    assert [len(step) for step in steps] == [1, 1000, 1000, 1000, 999]
     assert [stream for step in steps for stream in step] == [*range(4000)]
+
+
+def test_what_one_frame_asks_of_a_stream_is_done_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token in between would be decoded by what was adjusted there."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue = CommandQueue()
+    frames: list[list[api.AnyCommand]] = [
+        [api.Truncate(number, 5), api.Adjust(number, api.Sampling())] for number in range(3)
+    ]
+    queue.put([*frames[0], *frames[1], api.TellBlocks()])
+    queue.put(frames[2])
+    steps: list[list[api.AnyCommand]] = []
+    while not queue.empty:
+        steps.append([])
+        for command in queue.take(most_s=1.0):
+            steps[-1].append(command)
+            now += 1.0
+    assert steps == [frames[0], frames[1], [api.TellBlocks()], frames[2]]
+
+
+def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    ours, theirs = map(Pipe, socket.socketpair())
+    leader, told = LeaderCommandQueue([ours]), theirs.commands()
+    leader.put([api.Cancel(number) for number in range(20)])
+    for step in range(2):
+        taken: list[api.AnyCommand] = []
+        for command in leader.take(most_s=10.0):
+            taken.append(command)
+            now += 1.0
+        assert taken == next(told) == [api.Cancel(10 * step + number) for number in range(10)]
+    ours.close()
+    theirs.close()
 
 
 def test_a_fork_that_goes_on_before_its_turn_has_come_is_told_that_it_runs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
+from engine.engine import MOST_WAITED
 from engine.schedule.batch import Row
 from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
@@ -575,6 +576,37 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
     constraining._await_each(dict.fromkeys(jobs, (0, 1)))
     assert not waited, "no longer than so long, however many tenants there are"
+
+
+def test_what_waited_behind_very_many_injections_is_done_in_several_steps_and_tenants_take_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each command may take a millisecond, where it gives back the memory of a long context, or looks for
+    it."""
+    done, fits = threading.Event(), Matcher.fits
+
+    def waits(*arguments: Any) -> bool:
+        assert done.wait(60)
+        return fits(*arguments)
+
+    driver = new()
+    tenants = {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
+    for stream, tenant in tenants.items():
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=tenant))
+    monkeypatch.setattr(Matcher, "fits", waits)
+    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * (MOST_WAITED // 2)]
+    driver.send(api.Submit(7, PROMPT, greedy(500), 1000))  # so that there is something to do
+    driver.send(*(replace(command, stream=stream) for stream in tenants for command in asked))
+    driver.step(2)
+    assert not any(told.changes for told in driver.told.values())
+    done.set()
+    wait(driver.engine._constraining._jobs.values())
+    steps: list[set[int]] = []
+    while any(len(driver.told[stream].changes) < len(asked) for stream in tenants):
+        driver.step()
+        answered = {news.stream for news in driver.outputs[-1].news if news.changes}
+        steps += [answered] if answered else []
+    assert steps == [{1, 5}, {2, 6}, {3, 4}]
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

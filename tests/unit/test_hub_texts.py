@@ -391,7 +391,12 @@ def test_who_begins_a_stream_whose_penalties_count_a_long_text_pays_for_the_coun
     assert steered == [0, 0]
 
 
-def test_who_has_memory_looked_for_again_pays_by_the_context() -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [protocol.Resume(request_id="a"), protocol.Inject(request_id="a", tokens=[65], resume=True)],
+    ids=["resume", "inject"],
+)
+def test_who_has_memory_looked_for_again_pays_by_the_context(frame: protocol.StreamFrame) -> None:
     paid = []
     kinds: list[Literal["hold", "release"]] = ["hold", "release"]
     for kv in kinds:
@@ -399,6 +404,6 @@ def test_who_has_memory_looked_for_again_pays_by_the_context() -> None:
         listener.send(start(prompt=[65] * 1000))
         listener.send(protocol.Pause(request_id="a", kv=kv))
         before = listener.owed_s
-        listener.send(protocol.Resume(request_id="a"))
+        listener.send(frame)
         paid.append(listener.owed_s - before)
     assert paid == [0, pytest.approx(1000 * RESTORED_S, rel=0.1)]

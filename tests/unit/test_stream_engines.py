@@ -245,6 +245,24 @@ def test_no_more_than_a_few_are_under_way_and_the_others_follow_as_those_are_ans
     assert [event.ref for event in lone.take() if isinstance(event, protocol.Paused)] == refs
 
 
+def test_what_goes_back_first_goes_to_the_engine_as_a_whole_however_many_are_under_way() -> None:
+    """Else the token that it is for would be decoded before the rest is heard of."""
+    lone = LoneStream()
+    lone.admit()
+    lone.write("abcd")
+    lone.take()
+    for _ in range(MOST_UNDER_WAY - 1):
+        lone.steer(protocol.Pause(request_id="a"))
+    lone.commands.clear()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5), at=2))
+    lone.steer(protocol.Resume(request_id="a"))
+    assert [type(command) for command in lone.commands] == [api.Truncate, api.Adjust]
+    lone.lose_engine()
+    lone.new_engine()
+    assert [type(command) for command in lone.commands[-2:]] == [api.Truncate, api.Adjust]
+    assert len(lone.commands) == MOST_UNDER_WAY + 1
+
+
 def test_injections_stand_among_the_output_and_are_no_output() -> None:
     lone = LoneStream()
     lone.write("ab")

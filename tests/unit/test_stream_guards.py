@@ -13,6 +13,7 @@ from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.guards.pattern import pattern_of
 from realtime.refusal import Refusal
+from realtime.stream.pending_commands import MOST_UNDER_WAY
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
 from tests.unit.test_stream_results import HELD
@@ -88,6 +89,16 @@ def test_a_pause_stands_before_the_token_and_resume_lets_it_through() -> None:
     events = lone.take()
     assert text(events) == "t secre", "that one alone"
     assert [event.index for event in events if isinstance(event, Guarded)] == [14]
+
+
+def test_a_pause_goes_to_the_engine_with_its_rewind_however_many_commands_are_under_way() -> None:
+    """Else what is decoded in between, where somebody is to look first, would be told."""
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    for _ in range(MOST_UNDER_WAY - 1):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(top_k=3)))
+    lone.commands.clear()
+    lone.write("a secret")
+    assert lone.commands == [api.Truncate(7, 7), api.Pause(7)]
 
 
 def test_what_is_put_in_where_it_paused_lets_nothing_through() -> None:
