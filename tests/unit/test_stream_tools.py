@@ -690,6 +690,16 @@ def test_whatever_else_comes_in_its_step_it_is_read_in_slices(
     assert [event.ref for event in one.take() if getattr(event, "ref", None)] == ["start", *refs]
 
 
+def test_it_ends_once_where_its_reasoning_cannot_and_its_client_cancels_it_meanwhile() -> None:
+    one = LoneStream(model=MODEL, asked=ASKED, reasoning_tokens=1)
+    one.write("<think>H")
+    assert isinstance(one.commands[-1], api.Append)
+    one.cancel("end")
+    one.answer(api.Refused(one.index), finish=CANCELLED)
+    finals = [event for event in one.take() if isinstance(event, protocol.Final)]
+    assert [(final.ref, final.finish_reason) for final in finals] == [("end", "length")]
+
+
 def test_a_call_that_is_put_in_is_told_as_soon_as_it_is_read_also_to_who_has_paused() -> None:
     one, client = LoneStream(model=MODEL, asked=ASKED, reasoning_tokens=100), FoldedSpans()
     text = FIND.replace("é", "x" * 3000)
