@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
 READ_TOKENS = 8  # that were injected, and count as one
+MUCH_TO_READ = 16  # tokens as which it counts: others do not wait behind that
 CHANGE = 8  # as how many tokens one counts that a command made: all that stands may be read anew for it
 ACT_S = 0.0003  # what a guard that acts has the engine do, in another process
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
@@ -119,7 +120,9 @@ class IncomingNews:
             at_once = not (entry.stream.reading or news.changes)
             tokens = GUARDED_TOKEN * tokens if at_once else NEWS_A_TURN
         elif news.changes:
-            tokens += CHANGE * len(news.changes) + sum(map(_read, news.changes))
+            read = sum(map(_read, news.changes))
+            tokens += CHANGE * len(news.changes) + read
+            is_dear = read > MUCH_TO_READ and entry is not None and entry.stream.output.spans is not None
         if news.finish is not None:
             waiting = 0 if entry is None else entry.stream.num_waiting
             tokens = max(tokens, FINAL_NEWS + waiting)
