@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine import toy_model
+from engine import api, toy_model
 from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
@@ -392,6 +392,24 @@ async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
     told = [event.request_id for event in other.heard[heard:] if isinstance(event, protocol.Token)]
     assert told == ["c", "d"]
     assert any(stream.reading for stream in server.hub.streams)
+
+
+async def test_who_has_yet_to_read_what_was_put_in_hears_behind_it_that_its_engine_is_gone() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, _ = await called(server)
+    server.in_turns = True
+    listener.send(protocol.Inject(request_id="a", text="<" * (LONG_TEXT - 100)))
+    (stream,) = server.hub.streams
+    while not stream.reading:
+        server.tick()
+    assert stream.output.spans is not None
+    read = stream.output.spans.injected_read
+    server.kill_engine()
+    server.revive_engine()
+    assert (stream.output.spans.injected_read, list(server.down)) == (read, [])
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    assert [type(command) for command in server.down.popleft()] == [api.Submit]
 
 
 @pytest.mark.parametrize("said", [{"content": LONG}, {"content": [TextPart(LONG)]}, {"error": LONG}])
