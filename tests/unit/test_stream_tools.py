@@ -634,6 +634,9 @@ def test_a_long_injection_is_read_in_slices() -> None:
         one.answer(api.Appended(one.index, len(text)))
         assert one.stream.reading
         client.read(one.take())
+        assert client.calls == [], "what it takes to read of it is in no turn with others' news"
+        one.answer()
+        client.read(one.take())
         assert len(client.calls[0]["arguments"]) < 1500
         for _ in range(others):
             one.answer()
