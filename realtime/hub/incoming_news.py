@@ -28,6 +28,7 @@ from realtime.hub.told import Released
 from realtime.hub.untaken import Untaken, moves
 from realtime.hub.waking import Waking
 from realtime.stream.pending_commands import PendingCommand
+from realtime.stream.spanned_text import FEW
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
 
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
-READ_TOKENS = 8  # that were injected, and count as one
+READ_TOKENS, TAKEN_TOKENS = 8, 256  # that were injected and are read, or are not yet, and count as one
 CHANGE = 8  # as how many tokens one counts that a command made: all that stands may be read anew for it
 ACT_S = 0.0003  # what a guard that acts has the engine do, in another process
 FINAL_NEWS = 16  # as how many the news of an end count: it is logged, and much is brought to an end
@@ -311,11 +312,11 @@ def _computed(change: api.AnyChange) -> int:
 
 
 def _read(change: api.AnyChange) -> int:
-    """What it weighs that injected tokens are read, which may be a part of a call; or what guards read that
-    come with an adjustment."""
+    """What it weighs that a few injected tokens are read, which may be a part of a call, and the others
+    taken; or what guards read that come with an adjustment."""
     match change:
         case api.Appended(count=tokens):
-            return tokens // READ_TOKENS
+            return min(tokens, FEW) // READ_TOKENS + tokens // TAKEN_TOKENS
         case api.Adjusted():
             return NEWS_A_TURN
     return 0

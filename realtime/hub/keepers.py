@@ -202,6 +202,7 @@ class Keepers:
         )
         for engine in search.silent:
             engine.missed(number, then)
+        search.answered.set()  # what was found is built now: whoever answers yet is told what was kept for it
 
     def _kept(self, number: int) -> None:
         if number in self._begun:

@@ -2,8 +2,9 @@
 nobody else waits behind it.
 
 A stream's news are taken in in their order: while some of them wait, others stand behind those, in the same
-line; of each line's, payers take turns. Steps are told of in their order, each behind all of its news. It
-knows neither streams nor engines: whoever makes it says what is dear, and takes the news in.
+line. What is dear and came behind what is plain goes to the other line when its turn comes, and all that came
+behind it follows. Of each line's, payers take turns. Steps are told of in their order, each behind all of its
+news. It knows neither streams nor engines: whoever makes it says what is dear, and takes the news in.
 """
 
 from __future__ import annotations
@@ -46,11 +47,16 @@ class StreamNews(Struct, eq=False, gc=False):
 _weight_of, _payer_of = attrgetter("weight"), attrgetter("payer")
 
 
-class _Waiting(Struct, eq=False):
-    """News of one stream."""
+def _weight_of_plain(one: StreamNews) -> int:
+    """What is dear only passes there."""
+    return 1 if one.is_dear else one.weight
 
-    line: Slices[StreamNews]
-    count: int = 0
+
+class _Waiting(Struct, eq=False):
+    """How many news of one stream, in each line: the dear ones came first."""
+
+    dear: int = 0
+    plain: int = 0
 
 
 class NewsLines:
@@ -66,14 +72,9 @@ class NewsLines:
     ) -> None:
         """Each line has a slice in each turn of the event loop, of which `most` is the `weight`. `wait_s`:
         how long nothing dear of that stream is to be taken in."""
-        line = partial(
-            Slices[StreamNews],
-            most=most,
-            next_turn=partial(call_later, 0),
-            weight=_weight_of,
-            owner=_payer_of,
-        )
-        self._plain, self._dear = line(self._take_in), line(self._take_in_dear)
+        line = partial(Slices[StreamNews], most=most, next_turn=partial(call_later, 0), owner=_payer_of)
+        self._plain = line(self._take_in_plain, weight=_weight_of_plain)
+        self._dear = line(self._take_in_dear, weight=_weight_of)
         self._wait_s = wait_s
         self._call_later = call_later
         self._held: dict[int, list[StreamNews]] = {}  # by stream, until it may be taken in
@@ -104,19 +105,36 @@ class NewsLines:
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
         again = replace(self._weighed(replace(one.step, left=1), one.news), is_more=one.is_more)
-        self._stand(again).first(again)
+        self._waiting.setdefault(one.news.stream, _Waiting()).dear += 1
+        self._dear.first(again)
 
     def __iter__(self) -> Iterator[StreamNews]:
         """All that waits, of each stream in its order."""
-        return chain(self._plain, *self._held.values(), self._dear)
+        return chain(*self._held.values(), self._dear, self._plain)
 
     def _stand(self, one: StreamNews) -> Slices[StreamNews]:
         waiting = self._waiting.get(one.news.stream)
         if waiting is None:
-            line = self._dear if one.is_dear else self._plain
-            waiting = self._waiting[one.news.stream] = _Waiting(line)
-        waiting.count += 1
-        return waiting.line
+            waiting = self._waiting[one.news.stream] = _Waiting()
+        if waiting.plain or not (waiting.dear or one.is_dear):
+            waiting.plain += 1
+            return self._plain
+        waiting.dear += 1
+        return self._dear
+
+    def _take_in_plain(self, some: list[StreamNews]) -> None:
+        now: list[StreamNews] = []
+        dear: list[StreamNews] = []
+        for one in some:
+            waiting = self._waiting[one.news.stream]
+            waiting.plain -= 1
+            if waiting.dear or one.is_dear:
+                waiting.dear += 1
+                dear.append(one)
+            else:
+                now.append(one)
+        self._take_in(now)
+        self._dear.add(dear)
 
     def _take_in_dear(self, some: list[StreamNews]) -> None:
         """What is to wait holds up neither others' news nor the steps behind it."""
@@ -130,11 +148,9 @@ class NewsLines:
                 self._hold(one)
                 self._call_later(wait_s, partial(self._let_go, stream))
             else:
+                self._waiting[stream].dear -= 1
                 now.append(one)
-        if now:
-            self._take_in(now)
-        else:
-            self._tell_steps()
+        self._take_in(now)
 
     def _hold(self, one: StreamNews) -> None:
         one.step.left -= 1
@@ -147,11 +163,11 @@ class NewsLines:
     def _take_in(self, some: list[StreamNews]) -> None:
         for one in some:
             one.step.left -= 1
-            waiting = self._waiting[one.news.stream]
-            waiting.count -= 1
-            if not waiting.count:
+            waiting = self._waiting.get(one.news.stream)
+            if waiting is not None and not (waiting.dear or waiting.plain):
                 del self._waiting[one.news.stream]
-        self._tell_streams(some)
+        if some:
+            self._tell_streams(some)
         self._tell_steps()
 
     def _tell_steps(self) -> None:

@@ -132,6 +132,10 @@ class Serving:
 
     def _lose(self, some: list[LiveStream]) -> None:
         lost = [entry for entry in some if entry.engine is not None and entry.engine.is_lost]
+        for entry in lost:
+            if entry.stream.reads_injected:  # it hears of that behind it: or it would read all of it now
+                entry.once_read.append(partial(self.lose, entry))
+        lost = [entry for entry in lost if not entry.stream.reads_injected]
         self._tell_lost(lost)
         for name in {entry.stream.model.name: None for entry in lost}:
             self._submissions[name].place(entry for entry in lost if entry.stream.model.name == name)

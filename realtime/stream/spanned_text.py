@@ -30,6 +30,7 @@ from realtime.tools.span_reader import SpanReader
 COPY_EVERY = 256  # bytes of tokens, injected ones too: a rewind reads hardly more than these anew
 COPY_SHARE = 8  # or where much is held, and copied as well, one for so many characters of it
 READ_AT_ONCE = 4096  # bytes of an injection's tokens: some ms
+FEW = 128  # tokens of one that is read when it is put in: a longer one has turns of its own
 TOKEN_BYTES = 4  # as which one counts that has fewer, or none
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
@@ -204,7 +205,7 @@ class SpannedText:
 
     def inject(self, tokens: Sequence[int], *, new_turn: bool, answers: Collection[str] = ()) -> None:
         """Context before the next token: in the model's own turn it may be part of a call. A long one is read
-        in slices, or as soon as anything is asked of it. `answers`: the calls whose results it has."""
+        later, in slices, or as soon as anything is asked of it. `answers`: the calls whose results it has."""
         self._read_all()
         if answers:
             self.calls = [  # where it is told twice, the first time stands as long as the other does
@@ -220,7 +221,8 @@ class SpannedText:
             self._note_read(tokens)
         else:
             self._unread = injected.tokens
-            self.read_on()
+            if len(tokens) <= FEW:
+                self.read_on()
 
     @property
     def reading(self) -> bool:

@@ -749,7 +749,7 @@ class Stream:
         if self._reading_on.reads_spans:
             return effective
         self._reading_on.rest = None
-        if not rest.changes:
+        if not self.concluded:
             effective += self._receive_end(rest)
         return effective
 

@@ -16,9 +16,11 @@ from midstream import protocol
 from midstream.protocol import Function, Guard, Message, Params, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
+from realtime.hub import keepers
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_record import engine_key
 from realtime.hub.tokenizing_pool import THREADS
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Allowance
@@ -130,6 +132,24 @@ async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> Non
         search.answer(engines[number], replace(journal, moves=moves, adoptions=adoptions))
     assert search.latest is not None
     assert search.latest.engine is engines[1]
+
+
+@pytest.mark.parametrize(("claims", "then"), [(True, api.Cancel(NUMBER)), (False, api.Disown(NUMBER))])
+async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_nothing_for_nobody(
+    claims: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was waited for in vain: nobody would ever go on with what it has, nor end it."""
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    key, journal = await a_journal()
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), claims=claims))
+    await asyncio.sleep(0)
+    quick, slow = here.hub.serving.engines.values()
+    here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
+    search = await asked
+    here.hub._keepers.receive(slow, api.Adopted(NUMBER, journal))
+    assert [found.engine for found in search.found] == [quick]
+    assert here.engines[slow.number].down[-1] == [then]
 
 
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(

@@ -6,12 +6,13 @@ import asyncio
 import json
 import threading
 from collections import OrderedDict
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from engine import toy_model
+from engine import api, toy_model
 from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
@@ -48,7 +49,7 @@ from realtime.tools.fallback import without_tools
 from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import LONG, SIZE, TENANT, rest, settled, start
+from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, settled, start
 from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
@@ -372,6 +373,43 @@ async def test_what_is_asked_of_a_stream_waits_until_it_has_read_what_was_put_in
     else:
         assert any(getattr(event, "ref", None) == "1" for event in told)
     assert listener.errors == []
+
+
+async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
+    server = SimulatedServer(replace(SIZE, kv_tokens=1 << 14, slots=4), tokenizer=knowing())
+    crowd, other = RecordingListener(server), RecordingListener(server, "other")
+    for name in "ab":
+        crowd.send(endless(name, prompt=None, messages=HI, tools=[FREE]))
+    await settled()
+    for name in "cd":
+        other.send(endless(name))
+    server.tick()
+    server.in_turns = True
+    for name in "ab":
+        crowd.send(protocol.Inject(request_id=name, tokens=[ord("<")] * 3000))
+    heard = len(other.heard)
+    server.tick()
+    told = [event.request_id for event in other.heard[heard:] if isinstance(event, protocol.Token)]
+    assert told == ["c", "d"]
+    assert any(stream.reading for stream in server.hub.streams)
+
+
+async def test_who_has_yet_to_read_what_was_put_in_hears_behind_it_that_its_engine_is_gone() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, _ = await called(server)
+    server.in_turns = True
+    listener.send(protocol.Inject(request_id="a", text="<" * (LONG_TEXT - 100)))
+    (stream,) = server.hub.streams
+    while not stream.reading:
+        server.tick()
+    assert stream.output.spans is not None
+    read = stream.output.spans.injected_read
+    server.kill_engine()
+    server.revive_engine()
+    assert (stream.output.spans.injected_read, list(server.down)) == (read, [])
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    assert [type(command) for command in server.down.popleft()] == [api.Submit]
 
 
 @pytest.mark.parametrize("said", [{"content": LONG}, {"content": [TextPart(LONG)]}, {"error": LONG}])

@@ -131,6 +131,24 @@ def test_they_are_empty_when_nothing_waits_and_all_steps_are_told_of() -> None:
     assert seen == [False, True, False]
 
 
+def test_what_becomes_dear_where_others_stand_is_waited_for_by_none_of_them() -> None:
+    taker = Taker()
+    crowd, others = range(0, MOST * PAYERS, PAYERS), range(1, 2 * MOST * PAYERS, PAYERS)
+    taker.add(*range(2, MOST * PAYERS, PAYERS))
+    taker.add(*crowd)
+    taker.dear |= set(crowd)
+    taker.again = dict.fromkeys(crowd, 5)
+    taker.add(*crowd)
+    taker.add(*others)
+    for _ in range(len(others) // (MOST // 2)):
+        taker.turn()
+    assert {(stream, 4) for stream in others} <= set(taker.taken)
+    while taker.turns:
+        taker.turn()
+    assert [step for stream, step in taker.taken if stream == crowd[0]] == [2, 3]
+    assert taker.told == [1, 2, 3, 4]
+
+
 def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:
     taker = Taker()
     taker.waits = {100: 0.1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,10 +21,12 @@ from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import Places
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
 from realtime.hub.ended_streams import EndedStreams
+from realtime.hub.hub import LONG_TEXT
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
 from tests.fakes.checking_client import Reader
+from tests.fakes.simulated_client import settled
 from tests.fakes.simulated_server import EngineSize, SimulatedServer, toy_tokenizer
 
 CALLER = Caller("http", tenant="tenant")
@@ -444,6 +447,30 @@ async def test_of_a_request_that_is_refused_for_one_of_its_prompts_nothing_goes_
     assert refusal.code == "context_too_long"
     assert refusal.message.startswith("Of `prompt[2]`: The prompt has at least 5000 tokens")
     assert error_object(refusal)["error"]["param"] == "prompt[2]"
+    source.leave()
+    for _ in range(3):
+        server.tick()
+    assert not server.hub.streams
+
+
+async def test_nor_does_what_begins_while_the_others_are_ended() -> None:
+    """Its text is long in becoming tokens."""
+    server = Asked().server
+    prompts: list[str | list[int]] = ["a " * (LONG_TEXT // 2 + 1), PROMPT, [1] * 5000]
+    starts = [
+        [Start(request_id=f"x:{at}", prompt=prompt, on_disconnect="continue")]
+        for at, prompt in enumerate(prompts)
+    ]
+
+    class SlowWork(PayerWork):
+        async def do(self, piece: Callable[[], T], price_s: float = 0.0) -> T:
+            done = await super().do(piece, price_s)
+            if isinstance(piece, partial):  # an end
+                await settled()
+            return done
+
+    source = CompletionSource(server.hub, CALLER, text_dialect, starts, SlowWork(), include_usage=False)
+    assert await source.begin() is not None
     source.leave()
     for _ in range(3):
         server.tick()

@@ -634,6 +634,9 @@ def test_a_long_injection_is_read_in_slices() -> None:
         one.answer(api.Appended(one.index, len(text)))
         assert one.stream.reading
         client.read(one.take())
+        assert client.calls == [], "what it takes to read of it is in no turn with others' news"
+        one.answer()
+        client.read(one.take())
         assert len(client.calls[0]["arguments"]) < 1500
         for _ in range(others):
             one.answer()
@@ -688,6 +691,16 @@ def test_whatever_else_comes_in_its_step_it_is_read_in_slices(
     assert max(turns) < 2 * SLICE
     refs = [*map(str, range(len(lengths))), *(["end"] if finish else [])]
     assert [event.ref for event in one.take() if getattr(event, "ref", None)] == ["start", *refs]
+
+
+def test_it_ends_once_where_its_reasoning_cannot_and_its_client_cancels_it_meanwhile() -> None:
+    one = LoneStream(model=MODEL, asked=ASKED, reasoning_tokens=1)
+    one.write("<think>H")
+    assert isinstance(one.commands[-1], api.Append)
+    one.cancel("end")
+    one.answer(api.Refused(one.index), finish=CANCELLED)
+    finals = [event for event in one.take() if isinstance(event, protocol.Final)]
+    assert [(final.ref, final.finish_reason) for final in finals] == [("end", "length")]
 
 
 def test_a_call_that_is_put_in_is_told_as_soon_as_it_is_read_also_to_who_has_paused() -> None:

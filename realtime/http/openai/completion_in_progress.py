@@ -129,10 +129,14 @@ class CompletionSource(ListenerSource):
     async def _take_back(self) -> None:
         """What was begun of a request that is refused for what it asks: whatever it says of who goes away,
         nobody comes again for that."""
-        for first in self._firsts:
-            if self._hub.is_live(self._tenant, first):
-                cancel = partial(self._receive, protocol.Cancel(request_id=first))
-                await self._work.do(cancel, steering_s(0))
+        left = dict.fromkeys(self._firsts)
+        while (first := next(filter(self._is_live, left), None)) is not None:  # a long one begins meanwhile
+            del left[first]
+            cancel = partial(self._receive, protocol.Cancel(request_id=first))
+            await self._work.do(cancel, steering_s(0))
+
+    def _is_live(self, request_id: str) -> bool:
+        return self._hub.is_live(self._tenant, request_id)
 
     async def wait_for_news(self) -> None:
         await self.start_ready()
