@@ -106,11 +106,8 @@ async def read(stream: midstream.Stream, tokens: int) -> None:
         pass
 
 
-async def steered(
-    client: midstream.Client, moves: list[Move], *, to_the_end: bool = True, **options: Any
-) -> None:
+async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool = True) -> None:
     """Whatever somebody does to a stream, whether or not it is still there."""
-    stream = await client.start(prompt=PROMPT, **options)
     with suppress(midstream.RequestFinished):
         for what, how in moves:
             if stream.state == "paused" and what == "read":
@@ -124,10 +121,12 @@ async def steered(
     await stream.cancel()
 
 
-async def recorded(server: Served, file: Path, moves: list[Move], **options: Any) -> Record:
+async def recorded(
+    server: Served, file: Path, moves: list[Move], *, to_the_end: bool = True, **options: Any
+) -> Record:
     async with midstream.connect(server.http) as client:
         with client.record(file):
-            await steered(client, moves, **options)
+            await steer(await client.start(prompt=PROMPT, **options), moves, to_the_end=to_the_end)
     (record,) = midstream.read_records(file)
     return record
 
@@ -151,6 +150,36 @@ def test_whatever_is_done_to_a_stream_is_replayed_equally(
     assert replay.difference is None
     assert replay.tokens == sum(len(line.tokens) for line in record.lines if isinstance(line, Tokens))
     assert replay.same_fingerprint
+
+
+async def forked(
+    server: Served, file: Path, moves: list[Move], back: int, others: list[Move], **options: Any
+) -> Record:
+    """Of a fork of a stream that was steered, so many tokens before where that was read to."""
+    async with midstream.connect(server.http) as client:
+        with client.record(file):
+            stream = await client.start(prompt=PROMPT, **options)
+            await steer(stream, moves, to_the_end=False)
+            at = max(0, stream.consumed - back)
+            await steer(await client.fork(stream, at=at, window=4, max_tokens=80), others)
+    _, record = midstream.read_records(file)
+    return record
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moves=st.lists(MOVES, min_size=1, max_size=8),
+    back=st.integers(0, 20),
+    others=st.lists(MOVES, max_size=3),
+    start=STARTS,
+)
+def test_so_is_a_fork_of_it(
+    shared: Served, moves: list[Move], back: int, others: list[Move], start: dict[str, Any]
+) -> None:
+    with TemporaryDirectory() as folder:
+        record = asyncio.run(forked(shared, Path(folder, "r"), moves, back, others, **start))
+    assert record.start.fork is None
+    assert asyncio.run(replayed(shared, record)).difference is None
 
 
 GUARDS = [
