@@ -213,6 +213,45 @@ async def test_what_guards_did_they_do_again(
     assert replay.difference is None
 
 
+async def test_a_stream_may_end_before_where_a_guard_had_found_what_it_took_back(
+    shared: Served, tmp_path: Path
+) -> None:
+    """Up to there it is granted, and at its end before anybody could hold it."""
+    guards: Any = [{"name": "g", "do": "rewind", "regex": "a.{2,6}", "times": 6}]
+    options: dict[str, Any] = {"temperature": 0, "stop": ["e "], "guards": guards}
+    record = await recorded(shared, tmp_path / "r", [], max_tokens=29, **options)
+    *_, guard, last, final = record.lines
+    assert isinstance(guard, Guard)
+    assert isinstance(last, Tokens)
+    assert isinstance(final, Final)
+    assert final.stop_reason == "e "
+    assert (await replayed(shared, record)).difference is None
+
+
+async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
+    shared: Served, tmp_path: Path
+) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
+            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=12, ignore_eos=True, guards=guards)
+            await read(stream, 6)
+            forks = []
+            for seed in (5, 6):
+                while stream.pause_reason != "guard":
+                    await stream.channel.wait()
+                forks.append(await client.fork(stream, at=6, seed=seed))
+            await stream.resume()
+            await read(stream, 2)
+            forks.append(await client.fork(stream, at=6, seed=5))
+            for one in forks:
+                while one.final is None:
+                    if one.try_next() is None:
+                        await (one.resume() if one.pause_reason == "guard" else one.channel.wait())
+    for record in midstream.read_records(tmp_path / "r")[1:]:
+        assert (await replayed(shared, record)).difference is None
+
+
 async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_on(
     shared: Served, tmp_path: Path
 ) -> None:

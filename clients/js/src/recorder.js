@@ -239,5 +239,7 @@ function linesUntil(lines, at) {
     if (line.type === "final" || line.type === "lost") break;
     if (line.type === "start" || line.index <= at) kept.push(line); // else it took effect ahead of what had been sent
   }
-  return kept;
+  const held = kept.filter((line) => line.type === "resume" || (line.type === "guard" && line.do === "pause")).at(-1);
+  // One that has let nothing through yet is not the fork's, which its own guard pauses there.
+  return kept.filter((line) => line.type !== "guard" || line !== held);
 }

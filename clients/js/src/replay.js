@@ -323,8 +323,8 @@ class Player {
     for (let chunk; stream.consumed < stands && (chunk = this.#take()); ) this.#compare(chunk, stands, step);
     this.#floor = act.index;
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
-    if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted) return;
-    // It runs on, to where it was granted.
+    if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted || next.ends) return;
+    // It runs on, to where it was granted; unless it comes to its own end there.
     await this.#hold().catch((error) => {
       if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
       throw error;

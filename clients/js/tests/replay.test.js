@@ -23,6 +23,7 @@ const GUARDS = /** @type {Omit<import("../src/protocol.js").Guard, "name">[]} */
   { do: "pause", regex: "[aeiou] [a-z]+ " },
   { do: "finish", regex: "he" },
 ]);
+const SHORT = { guards: [{ ...GUARDS[1], name: "g" }], stop: ["e "], temperature: 0, ignore_eos: false, max_tokens: 29 };
 
 withAndWithoutWorker("replay", [], (fixture) => {
   /** A stream that is steered in every way. @param {object} [options] @returns {Promise<string>} */
@@ -46,6 +47,14 @@ withAndWithoutWorker("replay", [], (fixture) => {
     for await (const _ of stream);
     return recorder.text;
   };
+
+  test("a stream may end before where a guard had found what it took back", async () => {
+    const recorder = new Recorder();
+    for await (const _ of await fixture.client.start({ ...WARM, ...SHORT, recorder }));
+    const [record] = parseRecords(recorder.text);
+    assert.deepEqual(record.lines.slice(-3).map(({ type }) => type), ["guard", "tokens", "final"]);
+    assert.equal((await replay(fixture.client, record)).difference, null);
+  });
 
   test("what was steered is replayed equally", async () => {
     for (const window of [1, 16]) {
@@ -280,6 +289,14 @@ test("a fork has nothing that took effect behind it, ahead of what had been sent
   const paused = { ...of, type: "paused", index: 5, reason: "client" };
   const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), paused, token(2, "", { count: 3, tokens: [99, 100, 101] }));
   assert.deepEqual(kinds(recorder.fork(2)), []);
+});
+
+test("a fork is paused by its own guard, where that of its stream has paused that and let nothing through", () => {
+  const guarded = { ...of, type: "guard", index: 2, name: "g", do: "pause" };
+  const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), guarded, { ...of, type: "paused", index: 2, reason: "guard" });
+  assert.deepEqual(kinds(recorder.fork(2)), []);
+  receive(recorder, { ...of, type: "resumed", index: 2, recomputed_tokens: 0 });
+  assert.deepEqual(kinds(recorder.fork(2)), ["guard", "resume"]);
 });
 
 test("a fork says itself what becomes of its calls, and is lost with the second snapshot", () => {

@@ -70,7 +70,11 @@ def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
             not isinstance(line, Start) and line.index <= at
         ):  # else it took effect ahead of what had been sent
             kept.append(line)
-    return kept
+    held = [
+        line for line in kept if isinstance(line, Resume) or (isinstance(line, Guard) and line.do == "pause")
+    ]
+    # One that has let nothing through yet is not the fork's, which its own guard pauses there.
+    return [line for line in kept if not (isinstance(line, Guard) and held and line is held[-1])]
 
 
 def _standing(lines: Sequence[Line]) -> list[int]:

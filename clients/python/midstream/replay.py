@@ -286,9 +286,9 @@ class _Player:
             await self._stand_behind(act, following)
 
     async def _stand_behind(self, act: Guarded, following: _Step) -> None:
-        """It runs on, to where it was granted, and is steered before."""
+        """It runs on, to where it was granted, and is steered before, unless it ends there by itself."""
         acts, stream = self._stream.channel.core.acts, self._stream
-        if following.place >= self._granted:
+        if following.place >= self._granted or following.ends_by_itself:
             return
         try:
             await self._hold()
