@@ -16,6 +16,7 @@ from midstream.cli.answer_view import AnswerView
 from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
 from midstream.cli.http_post import HttpAnswer, post
+from midstream.cli.jobs import Job
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
 from midstream.cli.summary import summary
 from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
@@ -234,6 +235,22 @@ def test_the_file_in_the_documentation_is_right() -> None:
     first, second = streamed(page.partition("```json\n")[2].partition("```")[0])
     assert (first.stream, second.stream) == (True, False)
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)
+
+
+async def test_a_mistake_of_ours_is_no_answer_that_was_skipped() -> None:
+    (request,) = parse_requests(BATCH_LINE)
+    assert isinstance(request, BatchRequest)
+
+    class Mistaken(BatchWork):
+        async def do(self, client: midstream.Client, view: AnswerView, changed: asyncio.Event) -> None:
+            raise KeyError("a mistake")
+
+    job = Job(1, Mistaken(request, "http://h", None))
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        await job.run(client, asyncio.Semaphore())
+    with pytest.raises(KeyError, match="a mistake"):
+        job.check()
+    assert b"client_error" in job.line()
 
 
 async def test_a_line_of_a_batch_does_not_wait_for_a_server_that_is_gone(
