@@ -735,7 +735,9 @@ class Stream:
         if held and self._pausing.reason is None:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
-        self._reading_on.rest = RestOfNews(deque(news.changes), news.finish, held, withheld, now)
+        steered = any(isinstance(change, api.Truncated | api.Appended) for change in news.changes)
+        is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let
+        self._reading_on.rest = RestOfNews(deque(news.changes), news.finish, held, is_void, now)
 
     def _receive_changes(self, rest: RestOfNews) -> list[PendingCommand]:
         """As far as what they put in is read in this turn."""

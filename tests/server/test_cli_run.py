@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from midstream.cli.answer_view import REWOUND
-from midstream.protocol import Rewound
+from midstream.protocol import Cancel, Guarded, Paused, Rewound
 from tests.fakes.pseudo_terminal import CTRL_C, Terminal
 from tests.fakes.scripted_server import FakeServer, final
 from tests.server.server_process import PATIENCE_S, Served, environment, streams
@@ -159,6 +159,29 @@ async def test_a_stream_that_fails_in_the_middle_keeps_what_came(tmp_path: Path)
     assert "half\n# error: the answer ended in an error: out of memory\n" in done.stdout
     (result,) = results(output)
     assert (result["text"], result["error"]["code"]) == ("half", "engine_error")
+
+
+async def test_what_a_guard_pauses_fails_since_nobody_is_there_to_let_it_go_on(tmp_path: Path) -> None:
+    requests, output = file_of(tmp_path, {"prompt": "a"}), tmp_path / "results.jsonl"
+    async with FakeServer() as fake:
+        running = asyncio.create_task(
+            asyncio.to_thread(piped, "--url", fake.url, "--input", requests, "--output", str(output))
+        )
+        peer = await fake.peer()
+        start = await peer.accept_start()
+        name = start.request_id
+        await peer.send_tokens(start, 0, "half")
+        await peer.send(Guarded(request_id=name, index=1, name="words", do="pause"))
+        await peer.send(Paused(request_id=name, index=1, reason="guard"))
+        cancel = await peer.receive(Cancel)
+        await peer.send(final(name, 1, "cancelled", ref=cancel.ref))
+        done = await running
+    assert done.returncode == 1
+    assert (
+        'half\n# error: the guard "words" has paused it, and nobody is here to let it go on\n' in done.stdout
+    )
+    (result,) = results(output)
+    assert (result["text"], result["error"]["code"]) == ("half", "guard")
 
 
 async def test_whoever_reads_the_output_may_have_enough(toy: Served, tmp_path: Path) -> None:

@@ -106,11 +106,8 @@ async def read(stream: midstream.Stream, tokens: int) -> None:
         pass
 
 
-async def steered(
-    client: midstream.Client, moves: list[Move], *, to_the_end: bool = True, **options: Any
-) -> None:
+async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool = True) -> None:
     """Whatever somebody does to a stream, whether or not it is still there."""
-    stream = await client.start(prompt=PROMPT, **options)
     with suppress(midstream.RequestFinished):
         for what, how in moves:
             if stream.state == "paused" and what == "read":
@@ -124,10 +121,12 @@ async def steered(
     await stream.cancel()
 
 
-async def recorded(server: Served, file: Path, moves: list[Move], **options: Any) -> Record:
+async def recorded(
+    server: Served, file: Path, moves: list[Move], *, to_the_end: bool = True, **options: Any
+) -> Record:
     async with midstream.connect(server.http) as client:
         with client.record(file):
-            await steered(client, moves, **options)
+            await steer(await client.start(prompt=PROMPT, **options), moves, to_the_end=to_the_end)
     (record,) = midstream.read_records(file)
     return record
 
@@ -151,6 +150,36 @@ def test_whatever_is_done_to_a_stream_is_replayed_equally(
     assert replay.difference is None
     assert replay.tokens == sum(len(line.tokens) for line in record.lines if isinstance(line, Tokens))
     assert replay.same_fingerprint
+
+
+async def forked(
+    server: Served, file: Path, moves: list[Move], back: int, others: list[Move], **options: Any
+) -> Record:
+    """Of a fork of a stream that was steered, so many tokens before where that was read to."""
+    async with midstream.connect(server.http) as client:
+        with client.record(file):
+            stream = await client.start(prompt=PROMPT, **options)
+            await steer(stream, moves, to_the_end=False)
+            at = max(0, stream.consumed - back)
+            await steer(await client.fork(stream, at=at, window=4, max_tokens=80), others)
+    _, record = midstream.read_records(file)
+    return record
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    moves=st.lists(MOVES, min_size=1, max_size=8),
+    back=st.integers(0, 20),
+    others=st.lists(MOVES, max_size=3),
+    start=STARTS,
+)
+def test_so_is_a_fork_of_it(
+    shared: Served, moves: list[Move], back: int, others: list[Move], start: dict[str, Any]
+) -> None:
+    with TemporaryDirectory() as folder:
+        record = asyncio.run(forked(shared, Path(folder, "r"), moves, back, others, **start))
+    assert record.start.fork is None
+    assert asyncio.run(replayed(shared, record)).difference is None
 
 
 GUARDS = [
@@ -182,6 +211,45 @@ async def test_what_guards_did_they_do_again(
     assert not any(isinstance(line, Rewind | Lost) for line in record.lines)
     replay = await replayed(shared, record)
     assert replay.difference is None
+
+
+async def test_a_stream_may_end_before_where_a_guard_had_found_what_it_took_back(
+    shared: Served, tmp_path: Path
+) -> None:
+    """Up to there it is granted, and at its end before anybody could hold it."""
+    guards: Any = [{"name": "g", "do": "rewind", "regex": "a.{2,6}", "times": 6}]
+    options: dict[str, Any] = {"temperature": 0, "stop": ["e "], "guards": guards}
+    record = await recorded(shared, tmp_path / "r", [], max_tokens=29, **options)
+    *_, guard, last, final = record.lines
+    assert isinstance(guard, Guard)
+    assert isinstance(last, Tokens)
+    assert isinstance(final, Final)
+    assert final.stop_reason == "e "
+    assert (await replayed(shared, record)).difference is None
+
+
+async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
+    shared: Served, tmp_path: Path
+) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
+            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=12, ignore_eos=True, guards=guards)
+            await read(stream, 6)
+            forks = []
+            for seed in (5, 6):
+                while stream.pause_reason != "guard":
+                    await stream.channel.wait()
+                forks.append(await client.fork(stream, at=6, seed=seed))
+            await stream.resume()
+            await read(stream, 2)
+            forks.append(await client.fork(stream, at=6, seed=5))
+            for one in forks:
+                while one.final is None:
+                    if one.try_next() is None:
+                        await (one.resume() if one.pause_reason == "guard" else one.channel.wait())
+    for record in midstream.read_records(tmp_path / "r")[1:]:
+        assert (await replayed(shared, record)).difference is None
 
 
 async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_on(

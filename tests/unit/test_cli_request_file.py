@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError
 
@@ -11,14 +12,15 @@ import pytest
 from msgspec import UNSET
 
 import midstream
-from midstream.cli import batch_work
+from midstream.cli import ask_server, batch_work
 from midstream.cli.answer_view import AnswerView
 from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
 from midstream.cli.http_post import HttpAnswer, post
+from midstream.cli.jobs import Job
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
 from midstream.cli.summary import summary
-from midstream.errors import ConnectionLost, StreamFailed, connection_closed, from_code
+from midstream.errors import ConnectionLost, ProtocolError, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
 from midstream.protocol import Grammar, Message
 from tests.fakes.scripted_server import FakeServer
@@ -234,6 +236,41 @@ def test_the_file_in_the_documentation_is_right() -> None:
     first, second = streamed(page.partition("```json\n")[2].partition("```")[0])
     assert (first.stream, second.stream) == (True, False)
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)
+
+
+@pytest.mark.parametrize("limit", [("MOST_BYTES", 2**20), ("ANSWER_S", 0)])
+async def test_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b"x" * 2**16)
+                await writer.drain()
+
+    monkeypatch.setattr(ask_server, *limit)
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as endless:
+        host, port = endless.sockets[0].getsockname()
+        asking = asyncio.to_thread(
+            ask_server.ask_server, f"http://{host}:{port}", "/v1/models", None, dict, about="list its models"
+        )
+        with pytest.raises(ProtocolError, match="does not list its models as Midstream does"):
+            await asking
+
+
+async def test_a_mistake_of_ours_is_no_answer_that_was_skipped() -> None:
+    (request,) = parse_requests(BATCH_LINE)
+    assert isinstance(request, BatchRequest)
+
+    class Mistaken(BatchWork):
+        async def do(self, client: midstream.Client, view: AnswerView, changed: asyncio.Event) -> None:
+            raise KeyError("a mistake")
+
+    job = Job(1, Mistaken(request, "http://h", None))
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        await job.run(client, asyncio.Semaphore())
+    with pytest.raises(KeyError, match="a mistake"):
+        job.check()
+    assert b"client_error" in job.line()
 
 
 async def test_a_line_of_a_batch_does_not_wait_for_a_server_that_is_gone(

@@ -310,6 +310,37 @@ async def test_what_is_rewound_is_said_in_chunks_and_not_there_in_a_whole_answer
     assert len(choice.logprobs.content) == 8
 
 
+async def test_a_whole_answer_has_the_log_probabilities_of_what_stands_also_where_some_have_none() -> None:
+    """As behind an adjust that asks for none, and another that asks for them again."""
+    completion = await Asked(max_tokens=12, logprobs=0).begin()
+    waiting = asyncio.create_task(completion.answering.whole())
+
+    async def tick(times: int) -> None:
+        for _ in range(times):
+            completion.server.tick()
+            await asyncio.sleep(0)
+
+    for logprobs in (None, 0):
+        await tick(3)
+        completion.steer(protocol.Adjust(request_id="x", params=Params(logprobs=logprobs)))
+    await tick(4)
+    completion.steer(protocol.Rewind(request_id="x", to=8))
+    while not waiting.done():
+        await tick(1)
+    answer = waiting.result()
+    assert isinstance(answer, CompletionObject)
+    (choice,) = answer.choices
+    assert isinstance(choice, ChatChoice)
+    assert choice.logprobs is not None
+    plain = await Asked(max_tokens=12, logprobs=0).whole()
+    assert isinstance(plain, CompletionObject)
+    (other,) = plain.choices
+    assert isinstance(other, ChatChoice)
+    assert other.logprobs is not None
+    every = other.logprobs.content
+    assert choice.logprobs.content == [*every[:3], *every[6:]]
+
+
 async def test_whoever_asks_again_by_the_same_name_has_the_same_answer_once_computed() -> None:
     completion = await Asked().begin()
     await completion.listen(3)

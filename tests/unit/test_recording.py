@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from midstream import protocol
+from midstream.forked_record import OnToolCall, lines_of_fork
 from midstream.protocol import GuardAction, Message, Params, PauseReason, StreamEvent, TokenLogprob
 from midstream.record_format import (
     Adjust,
@@ -155,7 +155,7 @@ def injected(count: int, ref: str | None = None) -> protocol.Injected:
     return protocol.Injected(request_id="r", index=2, count=count, ref=ref)
 
 
-def test_results_are_controls_and_so_is_the_wait_for_them() -> None:
+def test_results_are_controls_where_they_go_in_and_so_is_the_wait_for_them() -> None:
     recorded = Recorded()
     recorded.receive(*called("x", "y"))
     recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="hot", ref="1"))
@@ -163,18 +163,53 @@ def test_results_are_controls_and_so_is_the_wait_for_them() -> None:
     recorded.sent(protocol.ToolResult(request_id="r", call_id="x", error="gone", ref="2"))
     recorded.receive(injected(9, "2"), resumed())
     assert recorded.behind_the_start == [
-        ToolResult(stream=1, index=2, call=1, content="hot"),
         Waits(stream=1, index=2),
+        ToolResult(stream=1, index=2, call=1, content="hot"),
         ToolResult(stream=1, index=2, call=0, error="gone"),
     ]
 
 
-def test_results_that_were_all_there_before_the_turns_end_are_waited_for_by_nobody() -> None:
+def test_results_that_were_all_there_before_the_turns_end_go_in_there() -> None:
+    """Also where the client has paused it, as where its pause came with the end of the turn."""
     recorded = Recorded()
     recorded.receive(*called("x"))
     recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="1"))
-    recorded.receive(injected(0, "1"), paused("tool_call"), injected(9), resumed())
-    assert recorded.behind_the_start == [ToolResult(stream=1, index=2, call=0, content="mild")]
+    recorded.sent(protocol.Pause(request_id="r", ref="2"))
+    recorded.receive(injected(0, "1"), paused("tool_call"), paused("client", "2"), injected(9))
+    assert recorded.behind_the_start == [
+        Waits(stream=1, index=2),
+        Pause(stream=1, index=2),
+        ToolResult(stream=1, index=2, call=0, content="mild"),
+    ]
+
+
+def test_a_result_that_waited_is_none_of_a_call_that_is_written_anew() -> None:
+    """The server has forgotten it."""
+    recorded = Recorded()
+    recorded.receive(*called("x", "y"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="hot", ref="1"))
+    recorded.receive(injected(0, "1"), protocol.Rewound(request_id="r", index=1, text_length=1, tool_calls=2))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="2"))
+    recorded.receive(injected(9, "2"))
+    assert recorded.behind_the_start == [
+        Rewind(stream=1, index=1),
+        ToolResult(stream=1, index=2, call=0, content="mild"),
+    ]
+
+
+def test_a_result_that_is_told_again_elsewhere_is_one() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x", "y"))
+    results = [
+        protocol.ToolResult(request_id="r", call_id=call, content="mild", ref=ref)
+        for call, ref in (("x", "1"), ("x", "1"), ("y", "2"))
+    ]
+    for result, count in zip(results, (0, 0, 9), strict=True):
+        recorded.sent(result)
+        recorded.receive(injected(count, result.ref))
+    assert recorded.behind_the_start == [
+        ToolResult(stream=1, index=2, call=call, content="mild") for call in (0, 1)
+    ]
 
 
 def test_a_result_that_was_taken_back_is_waited_for_again() -> None:
@@ -189,44 +224,50 @@ def test_a_result_that_was_taken_back_is_waited_for_again() -> None:
     assert recorded.behind_the_start == [Waits(stream=1, index=2), result, Rewind(stream=1, index=1)] * 2
 
 
-def test_results_that_a_fork_has_are_waited_for_by_nobody() -> None:
-    start = protocol.Start(request_id="f", fork=protocol.Fork(request_id="r", at=2))
-    lines: list[Line] = []
-    told = ToolResult(stream=1, index=2, call=0, content="mild")
-    parent = Record(
-        Start(
-            stream=1,
-            request_id="r",
-            record=1,
-            model="toy",
-            prompt="Hi",
-            fingerprint=None,
-            prompt_tokens=3,
-            params=Params(),
-        ),
-        [Tokens(stream=1, index=0, text="", tokens=[97, 98]), told],
-    )
-    recorder = StreamRecorder(2, start, lines.append, lambda request_id: parent)
-    first = protocol.SnapshotCall(index=0, call_id="x", name="weather", arguments="", end=1)
-    begins = protocol.Snapshot(
-        request_id="f",
-        index=2,
-        text="",
-        tokens=[97, 98],
+def forked(lines: list[Line], at: int, *, on_tool_call: OnToolCall = "finish") -> Record:
+    """Of a fork, before output token `at`, of a stream of these lines: two tokens stand then."""
+    start = Start(
+        stream=1,
+        request_id="r",
+        record=1,
         model="toy",
+        prompt="Hi",
+        fingerprint=None,
         prompt_tokens=3,
         params=Params(),
-        tool_calls=[first],
+        on_tool_call="pause",
     )
-    for event in (STARTED, begins, token(2), *called("y")):
-        recorder.receive(event)
-    recorder.sent(protocol.ToolResult(request_id="f", call_id="y", content="hot", ref="1"))
-    for event in (injected(0, "1"), paused("tool_call"), injected(9), resumed()):
-        recorder.receive(event)
-    assert [line for line in lines if isinstance(line, ToolResult | Waits)] == [
-        replace(told, stream=2),
-        ToolResult(stream=2, index=2, call=1, content="hot"),
+    begin = lines_of_fork(Record(start, lines), at, [97, 98], Params(), on_tool_call, 2)
+    assert begin is not None
+    assert isinstance(begin[0], Start)
+    return Record(begin[0], begin[1:])
+
+
+def test_a_fork_has_what_was_put_in_right_before_it_behind_a_rewind_to_there() -> None:
+    lines: list[Line] = [
+        Tokens(stream=1, index=0, text="", tokens=[97, 98, 99]),
+        Rewind(stream=1, index=2),
+        Inject(stream=1, index=2, text=" But"),
+        Tokens(stream=1, index=2, text="", tokens=[100]),
     ]
+    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Rewind, Inject, Adjust]
+
+
+def test_a_fork_has_nothing_that_took_effect_behind_it_ahead_of_what_had_been_sent() -> None:
+    """It had been decoded, and the tokens before it came later."""
+    lines: list[Line] = [
+        Tokens(stream=1, index=0, text="", tokens=[97, 98]),
+        Inject(stream=1, index=5, text=" But"),
+        Pause(stream=1, index=5),
+        Tokens(stream=1, index=2, text="", tokens=[99, 100, 101]),
+    ]
+    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Adjust]
+
+
+def test_a_fork_says_itself_what_becomes_of_its_calls() -> None:
+    lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98])]
+    assert forked(lines, 2, on_tool_call="continue").start.on_tool_call == "continue"
+    assert forked(lines, 2, on_tool_call="finish").start.on_tool_call == "pause", "results may have been told"
 
 
 @pytest.mark.parametrize("reason", ["memory", "detached", "engine"])

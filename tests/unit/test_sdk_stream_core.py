@@ -17,6 +17,7 @@ from midstream.protocol import (
     Approved,
     Credit,
     Final,
+    Injected,
     Params,
     Paused,
     PauseReason,
@@ -32,8 +33,10 @@ from midstream.protocol import (
     ToolArguments,
     ToolCall,
     ToolCallDone,
+    ToolResult,
 )
 from midstream.stream_core import Chunk, StreamCore
+from midstream.told import Place
 from tests.fakes.scripted_server import final
 
 Feed = Callable[[StreamEvent], None]
@@ -464,6 +467,31 @@ def test_they_are_rewound_with_it() -> None:
     assert spoken(core) == ("Hm", [])
     with pytest.raises(ProtocolError, match="not the last"):
         core.receive(ToolArguments(request_id="a", seq=9, index=1, count=1, call_id="x", delta=""))
+
+
+def test_results_that_waited_stand_where_they_go_in_also_while_the_client_has_paused_it() -> None:
+    core = called()
+    core.told.sent(ToolResult(request_id="a", call_id="x", content="mild", ref="1"))
+    events: list[StreamEvent] = [
+        Injected(request_id="a", index=5, count=0, ref="1"),
+        Paused(request_id="a", index=5, reason="tool_call"),
+        Paused(request_id="a", index=5, reason="client", ref="2"),
+        Injected(request_id="a", index=5, count=9),
+    ]
+    for seq, event in enumerate(events, 7):
+        event.seq = seq
+        core.receive(event)
+    assert core.told.results == {"x": Place(5, 0)}
+
+
+def test_a_result_that_waited_is_told_no_more_once_its_call_is_written_anew() -> None:
+    """The server has forgotten it."""
+    core = called()
+    core.told.sent(ToolResult(request_id="a", call_id="x", content="mild", ref="1"))
+    core.receive(Injected(request_id="a", seq=7, index=5, count=0, ref="1"))
+    assert "x" in core.told
+    core.receive(Rewound(request_id="a", seq=8, index=4, text_length=0, reasoning_length=4, tool_calls=1))
+    assert "x" not in core.told
 
 
 def test_a_snapshot_has_all_of_them() -> None:

@@ -350,3 +350,32 @@ async def test_what_came_of_a_tool_is_told_where_another_result_by_hand_is_refus
         assert replace(again, ref=None) == replace(first, ref=None)
         await peer.send(final(name, 0, "stop"))
         assert await reading == ""
+
+
+async def test_a_result_that_is_taken_back_as_soon_as_it_was_heard_is_told_again() -> None:
+    """Both come in one go, before whoever told it knows that it was heard."""
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        agent = midstream.Agent(tools=[weather_anywhere])
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await peer.send(protocol.Token(request_id=name, index=0, count=2, delta=""))
+        await say_that_it_called(peer, name)
+        first = await peer.receive(protocol.ToolResult)
+        (call,) = run.stream.calls
+        back = protocol.Rewound(
+            request_id=name,
+            index=call.end or 0,
+            text_length=0,
+            tool_calls=1,
+            arguments_length=len(call.arguments),
+        )
+        for event in (protocol.Injected(request_id=name, index=2, count=9, ref=first.ref), back):
+            event.seq = peer.seqs[name]
+            peer.seqs[name] += 1
+            run.stream.channel._session.receive(event)
+        again = await peer.receive(protocol.ToolResult)
+        assert replace(again, ref=None) == replace(first, ref=None)
+        await peer.send(final(name, 0, "stop"))
+        assert await reading == ""

@@ -164,6 +164,25 @@ def test_a_turn_that_ends_while_its_last_result_is_on_its_way_goes_on_behind_it(
     assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"]
 
 
+@pytest.mark.parametrize("to", [None, 2])
+def test_a_turn_that_ends_in_the_step_in_which_it_is_steered_goes_on_behind_that(to: int | None) -> None:
+    """What was taken back, or put in, was accepted: the end before it is none."""
+    one = lone(on_tool_call="pause")
+    one.write("Hello you")
+    one.take()
+    changes: list[api.AnyChange] = []
+    if to is not None:
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        changes.append(api.Truncated(to))
+    turn = [Message(role="user", content="Hurry!")]
+    one.steer(protocol.Inject(request_id="a", messages=turn, tokens=[70, 71]))
+    changes.append(api.Appended(one.index if to is None else to, 2))
+    news = api.News(7, index=one.index, tokens=[toy_model.EOS], changes=changes, finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert kinds(one.take())[-1] == "Injected"
+    assert one.commands[-1] == api.Resume(7)
+
+
 def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_behind_it() -> None:
     one = lone(on_tool_call="continue")
     one.write(FIND)

@@ -107,17 +107,32 @@ export class Run {
   get messages() {
     const { text } = this.stream;
     const messages = [...this.#question];
-    const told = this.#calls.told;
     let from = 0;
-    for (let at = 0; at < told.length;) {
-      const turn = told.slice(at).filter(({ index }) => index === told[at].index);
-      const { length } = turn[0];
-      messages.push(answerMessage(text.slice(from, length), turn.map(({ call }) => call)));
-      messages.push(...turn.map(outcomeMessage));
+    for (const { length, calls, said } of this.#turns()) {
+      messages.push(answerMessage(text.slice(from, length), calls), ...said);
       from = length;
-      at += turn.length;
     }
     return from < text.length ? [...messages, { role: "assistant", content: text.slice(from) }] : messages;
+  }
+
+  /** Where the model's own words end, which calls are answered there, and what stands between. */
+  #turns() {
+    const { results, turns } = this.stream.told;
+    /** @type {Map<string, {index: number, length: number, calls: Call[], said: Message[]}>} */ const byPlace = new Map();
+    const at = (/** @type {import("./told.js").Place} */ place) => {
+      const key = `${place.index} ${place.length}`;
+      const turn = byPlace.get(key) ?? { ...place, calls: [], said: [] };
+      byPlace.set(key, turn);
+      return turn;
+    };
+    for (const outcome of this.outcomes) {
+      const place = results.get(outcome.call.call_id);
+      if (!place) continue;
+      at(place).calls.push(outcome.call);
+      at(place).said.push(outcomeMessage(outcome));
+    }
+    for (const { place, messages } of turns) at(place).said.push(...messages);
+    return [...byPlace.values()].sort((one, other) => one.index - other.index || one.length - other.length);
   }
 
   /**
@@ -128,7 +143,7 @@ export class Run {
     if (!this.#reading) this.#events = null;
     while (await this.stream.next());
     this.#checkFailure();
-    const text = this.stream.text.slice(this.#calls.told.at(-1)?.length ?? 0);
+    const text = this.stream.text.slice(this.#turns().at(-1)?.length ?? 0);
     if (this.#agent.output === undefined) return text;
     return parsedAnswer(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
   }
@@ -160,7 +175,8 @@ export class Run {
       if (event) return event;
       if (this.stream.final && !this.#reading) {
         this.#checkFailure();
-        return null;
+        if (!this.stream.tryNext()) return null; // which throws where it ended in an error
+        continue;
       }
       const news = new Promise((resolve) => (this.#wake = () => resolve(undefined)));
       this.#reading ??= this.stream.next().finally(() => (this.#reading = null));

@@ -262,9 +262,10 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /** @typedef {Paused | Resumed | Adjusted | Injected | Rewound | Approved | (ErrorEvent & {ref: string})} Answered It is told by a snapshot. */
 /**
- * @typedef {StreamEventFields & {type: "restarted", index: number, exact: boolean, begun: Snapshot}} Restarted The client's
- *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token
- *   `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with.
+ * @typedef {StreamEventFields & {type: "restarted", index: number, exact: boolean, begun: Snapshot, again: string[]}} Restarted
+ *   The client's own: nobody knew the stream any more, and it was started again from what had come of it. The output before
+ *   token `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with,
+ *   `again` the refs of results that wait, and are told to it once more.
  */
 /**
  * @typedef {StreamEventFields & {type: "final", index: number, finish_reason: FinishReason, stop_reason?: string,

@@ -23,12 +23,9 @@ export class Recorder {
    */
   #answers = new Map();
   /** @type {string[]} those that stand */ #calls = [];
-  /**
-   * The token before which the results of calls stand that were told; null while they wait, for the end of the turn or
-   * for others.
-   * @type {Map<string, number | null>}
-   */
-  #told = new Map();
+  /** @type {Map<string, number>} of those that were whole, where each ends */ #ends = new Map();
+  /** @type {Map<string, import("./protocol.js").ToolResultFrame>} by call, that wait and have no effect yet */ #results = new Map();
+  /** @type {string[]} the refs of results that were told again */ #again = [];
   /** @type {Start | null} */ #start = null;
   #guardActs = new GuardActs();
   #forked = false;
@@ -82,15 +79,16 @@ export class Recorder {
       const { text, messages, tokens, grammar } = frame;
       Object.assign(line, { text, messages, tokens, grammar });
     }
+    const puts = "count" in answer && answer.count > 0;
     if (frame.type === "tool_result") {
-      const { content, error, call_id } = frame;
-      this.#told.set(call_id, null);
-      if ("count" in answer && answer.count) this.#putIn(answer.index);
-      Object.assign(line, { type: "tool_result", call: calls.indexOf(call_id), content, error });
+      this.#lines.splice(this.#lines.indexOf(line), 1); // it stands where it goes in, whenever it was told
+      this.#results.set(frame.call_id, frame);
+      if (puts) this.#putIn(line.index);
     }
     if (frame.type === "amend") {
       const { arguments: given, partial, call_id } = frame;
-      Object.assign(line, { type: "amend", call: calls.indexOf(call_id), arguments: given, partial });
+      if (puts) Object.assign(line, { type: "amend", call: calls.indexOf(call_id), arguments: given, partial });
+      else this.#lines.splice(this.#lines.indexOf(line), 1); // nothing differed
     }
   }
 
@@ -111,30 +109,26 @@ export class Recorder {
       case "adjusted":
         return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq);
       case "injected":
-        if (event.reason || (!event.ref && this.#waits)) return this.#putIn(event.index); // what was told goes in
+        if (event.reason) return;
+        if (event.ref ? this.#again.includes(event.ref) : this.#results.size) return void (event.count && this.#putIn(event.index));
         return this.#add({ type: "inject", stream, index: event.index }, event.seq);
       case "tool_call": return void this.#calls.push(event.call_id);
+      case "tool_call_done": return void this.#ends.set(event.call_id, event.end);
       case "rewound":
         this.#end = event.index;
         this.#calls.length = event.tool_calls ?? 0;
-        for (const [call, index] of this.#told) {
-          if ((index ?? 0) > event.index || !this.#calls.includes(call)) this.#told.delete(call);
-        }
+        for (const call of this.#results.keys()) if (Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
         return act || this.#guardActs.pending ? undefined : this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
         if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
-        if (event.reason === "tool_call" && this.#calls.some((call) => !this.#told.has(call))) {
-          this.#lines.push({ type: "waits", stream, index: event.index });
-        }
+        if (event.reason === "tool_call") this.#lines.push({ type: "waits", stream, index: event.index });
         return;
       case "restarted": return this.#receiveRestarted(event);
       case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
       case "snapshot":
-        this.#calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
         if (!this.#forked || event.index !== this.#end) return this.#lose(SNAPSHOT);
-        for (const [call, index] of resultsIn(this.#lines)) this.#told.set(this.#calls[call], index); // it begins with it
-        return;
+        return this.#beginAt(event.tool_calls ?? []);
       case "final": {
         const { index, finish_reason, stop_reason } = event;
         this.#lines.push({ type: "final", stream, index, finish_reason, ...(stop_reason && { stop_reason }) });
@@ -154,14 +148,24 @@ export class Recorder {
 
   /** @param {Params} params */
   #receiveFork(params) {
+    const { on_tool_call } = /** @type {Start} */ (this.#start); // its own; else results that the other was told would be refused
+    if (on_tool_call !== undefined && on_tool_call !== "finish") Object.assign(this.#lines[0] ?? {}, { on_tool_call });
     const standing = /** @type {any} */ ({});
     for (const line of this.#lines) if (line.type === "start" || line.type === "adjust") Object.assign(standing, line.params);
     const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
     this.#lines.push({ type: "adjust", stream: this.#stream, index: this.#end, params: Object.fromEntries(changed) });
   }
 
+  /** A fork does, with these calls. @param {import("./protocol.js").Call[]} calls */
+  #beginAt(calls) {
+    this.#forked = false; // another would stand for what never came
+    this.#calls = calls.map(({ call_id }) => call_id);
+    for (const { call_id, end } of calls) if (end !== undefined) this.#ends.set(call_id, end);
+  }
+
   /** It goes on elsewhere. @param {import("./protocol.js").Restarted} event */
-  #receiveRestarted({ index, begun: { index: stands, fingerprint } }) {
+  #receiveRestarted({ index, begun: { index: stands, fingerprint }, again }) {
+    this.#again = again;
     const known = this.#lines.flatMap((line) => ("fingerprint" in line ? [line.fingerprint] : [])).at(-1);
     if (fingerprint && fingerprint !== known) this.#lines.push({ type: "moved", stream: this.#stream, index, fingerprint });
     if (stands > index) this.#lose(SNAPSHOT); // how it came so far nobody has told
@@ -175,13 +179,12 @@ export class Recorder {
     this.#paused = "";
   }
 
-  get #waits() {
-    return [...this.#told.values()].includes(null);
-  }
-
-  /** What waited is in the stream. @param {number} index */
+  /** Results go in together. @param {number} index */
   #putIn(index) {
-    for (const [call, stands] of this.#told) this.#told.set(call, stands ?? index);
+    for (const [call_id, { content, error }] of this.#results) {
+      this.#lines.push({ type: "tool_result", stream: this.#stream, index, call: this.#calls.indexOf(call_id), content, error });
+    }
+    this.#results.clear();
   }
 
   /** @param {Line} line @param {number} seq */
@@ -216,28 +219,14 @@ function endOf(lines) {
 }
 
 /**
- * The calls, by number, whose results these lines tell, and before which token: a fork has them.
- * @param {Line[]} lines
- */
-function resultsIn(lines) {
-  /** @type {Map<number, number>} */ const told = new Map();
-  for (const line of lines) {
-    if (line.type === "tool_result") told.set(line.call, line.index);
-    if (line.type !== "rewind" && line.type !== "guard") continue;
-    for (const [call, index] of told) if (index > line.index) told.delete(call);
-  }
-  return told;
-}
-
-/**
- * What it takes to stand before output token `at`: what came behind that, and was not taken back to before it, is left out.
+ * What it takes to stand before output token `at`: what came behind that, and was not taken back to there or to before it, is
+ * left out.
  * @param {Line[]} lines @param {number} at
  */
 function linesUntil(lines, at) {
   let behind = 0;
   for (const [number, line] of lines.entries()) {
-    const stands = line.type === "guard" ? line.index <= at : line.type === "rewind" && line.index < at;
-    if (stands) behind = number + 1;
+    if ((line.type === "guard" || line.type === "rewind") && line.index <= at) behind = number + 1;
   }
   const kept = lines.slice(0, behind);
   for (const line of lines.slice(behind)) {
@@ -248,8 +237,9 @@ function linesUntil(lines, at) {
       break;
     }
     if (line.type === "final" || line.type === "lost") break;
-    if (line.type === "rewind" || line.type === "guard") continue; // to `at`, or behind it
-    kept.push(line);
+    if (line.type === "start" || line.index <= at) kept.push(line); // else it took effect ahead of what had been sent
   }
-  return kept;
+  const held = kept.filter((line) => line.type === "resume" || (line.type === "guard" && line.do === "pause")).at(-1);
+  // One that has let nothing through yet is not the fork's, which its own guard pauses there.
+  return kept.filter((line) => line.type !== "guard" || line !== held);
 }

@@ -124,7 +124,6 @@ class Player {
   #compared = 0;
   #guardActs = new GuardActs();
   /** @type {GuardEvent[]} of guards, that the record has not had yet */ #acts = [];
-  /** @type {Map<string, number>} before which token what came of a call was told */ #told = new Map();
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -143,13 +142,17 @@ class Player {
   receive(event) {
     const act = this.#guardActs.receive(event);
     if (act) this.#acts.push(act);
-    if (event.type !== "rewound") return;
-    for (const [id, index] of this.#told) if (index > event.index) this.#told.delete(id);
   }
 
   /** Whether it stands until results are told; where all were, it goes on by itself. */
   get #waits() {
-    const missing = this.#stream.calls.some(({ call_id, end }) => end !== undefined && !this.#told.has(call_id));
+    return this.#waitsAt(this.#stream.index);
+  }
+
+  /** The same where output from `index` on is void. @param {number} index */
+  #waitsAt(index) {
+    const { calls, told } = this.#stream;
+    const missing = calls.some(({ call_id, end }) => end !== undefined && end <= index && !told.has(call_id));
     return this.#stream.pauseReason === "tool_call" && missing;
   }
 
@@ -160,7 +163,8 @@ class Player {
         if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, steps[number + 1]);
         else if (step.control && step.control.type !== "final") {
           await this.#standAt(Math.max(step.place, this.#floor), step);
-          await this.#apply(step.control, step);
+          if (step.control.type === "waits") await this.#endTurn(step);
+          else await this.#apply(step.control, step);
         } else await this.#finish(step);
       }
     } catch (error) {
@@ -212,7 +216,7 @@ class Player {
     await this.#stream.adjust(onward ? ONWARD : { ignore_eos, stop, max_tokens });
   }
 
-  /** @param {ControlLine} control @param {Step} step */
+  /** @param {Exclude<ControlLine, {type: "waits"}>} control @param {Step} step */
   async #apply(control, step) {
     const effective = await this.#steer(control).catch((error) => {
       if (error instanceof MidstreamError && error.code === "request_finished") return this.#endEarly(step);
@@ -221,10 +225,10 @@ class Player {
     if (effective !== this.#stream.consumed) {
       throw new Error(`the ${control.type} at token ${control.index} took effect at token ${effective} here`);
     }
-    if (control.type === "adjust" || control.type === "inject") this.#floor = effective;
+    if (["adjust", "inject", "tool_result", "amend"].includes(control.type)) this.#floor = effective;
   }
 
-  /** Send it: the index at which it took effect. @param {ControlLine} control */
+  /** Send it: the index at which it took effect. @param {Exclude<ControlLine, {type: "waits"}>} control */
   async #steer(control) {
     const stream = this.#stream;
     switch (control.type) {
@@ -249,17 +253,12 @@ class Player {
       }
       case "rewind":
         this.#floor = control.index;
-        if (control.index < this.#granted) await this.#hold();
+        if (control.index < this.#granted && !this.#waitsAt(control.index)) await this.#hold();
         return this.#rewind(control.index);
-      case "waits": return this.#awaitCalls();
-      case "tool_result": {
-        const { call_id } = this.#call(control.call);
-        const { content, error } = control;
-        const index = await (error === undefined ? stream.toolResult(call_id, content) : stream.toolError(call_id, error));
-        this.#told.set(call_id, index);
-        return index;
-      }
-      case "amend": return stream.amend(this.#call(control.call), control.arguments, { partial: control.partial });
+      case "tool_result": return this.#tell(control);
+      case "amend":
+        if (stream.consumed < this.#granted) await this.#hold();
+        return stream.amend(this.#call(control.call), control.arguments, { partial: control.partial });
     }
   }
 
@@ -271,25 +270,41 @@ class Player {
   }
 
   /**
-   * It pauses for results behind the token that would end its turn, for which it needs room. Results do not set it going:
-   * what else took effect here comes first.
+   * Where it goes on with that it is held, and taken back to where it stood: what else came at the same token is done before.
+   * @param {import("./record-format.js").ToolResultLine} result
    */
-  async #awaitCalls() {
+  async #tell({ call, content, error }) {
+    const stream = this.#stream;
+    const place = stream.consumed;
+    await this.#setOnward(place < this.#granted);
+    const { call_id } = this.#call(call);
+    const effective = await (error === undefined ? stream.toolResult(call_id, content) : stream.toolError(call_id, error));
+    if (place < this.#granted && !this.#waits) {
+      await this.#hold();
+      if (stream.index > place) await this.#rewind(place);
+    }
+    return effective;
+  }
+
+  /**
+   * The model ends its turn behind its calls, here or behind what it had decoded ahead of what was sent, and waits, as it
+   * did then. @param {Step} step
+   */
+  async #endTurn(step) {
     const stream = this.#stream;
     await this.#setOnward(false);
     if (this.#paused || this.#held) await stream.resume();
     this.#held = false;
-    this.#granted = Math.max(this.#granted, stream.consumed + 1);
-    const waits = () => stream.pauseReason === "tool_call";
-    while (!waits()) {
+    for (;;) {
+      this.#granted = Math.max(this.#granted, stream.consumed + 1);
       const news = stream.news();
-      const chunk = stream.tryNext();
-      if (chunk?.count) this.#endAt(chunk);
-      if (stream.final) throw new Ended();
-      if (!waits()) await news;
+      const chunk = this.#take();
+      if (chunk) this.#compare(chunk, MAX_INDEX, step);
+      else if (this.#waits) break;
+      else if (stream.final) this.#endEarly(step);
+      else await news;
     }
-    await this.#hold();
-    return stream.consumed;
+    this.#floor = stream.consumed;
   }
 
   /**
@@ -308,8 +323,8 @@ class Player {
     for (let chunk; stream.consumed < stands && (chunk = this.#take()); ) this.#compare(chunk, stands, step);
     this.#floor = act.index;
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
-    if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted) return;
-    // It runs on, to where it was granted.
+    if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted || next.ends) return;
+    // It runs on, to where it was granted; unless it comes to its own end there.
     await this.#hold().catch((error) => {
       if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
       throw error;
@@ -363,6 +378,8 @@ class Player {
   /** It is over, or waits, as it should behind the last token of one that ended by itself. @param {Step} step @returns {never} */
   #endEarly(step) {
     const index = this.#stream.consumed;
+    const called = step.control?.type === "final" && step.control.finish_reason === "tool_calls";
+    if (called && this.#waits && index === step.place - 1) throw new Ended(); // as a fork does, whose last token ends its turn
     if (index < step.place || !step.ends) {
       const recorded = step.output[index - step.begin] ?? null;
       this.#difference = { index, recorded, replayed: null, recordedLogprobHere: null };

@@ -302,7 +302,7 @@ export class Session {
       this.#fail(channel, notTheSame(requestId));
       this.#connection.send({ type: "cancel", request_id: requestId });
     } else if (event.type === "snapshot") {
-      channel.receive(core.restarted(event));
+      channel.receive(core.restarted(event, (channel.past?.waiting ?? []).map(({ ref }) => ref)));
       this.#goOn(channel);
     }
   }

@@ -13,7 +13,7 @@
 import { Backoff } from "./backoff.js";
 import { ConnectionLost, MidstreamError } from "./errors.js";
 import { ToolRuns } from "./tool-runs.js";
-import { resultText } from "./tools.js";
+import { callArguments, resultText } from "./tools.js";
 
 /**
  * @typedef {{call: Call, content?: string, error?: string, index: number | null}} Outcome What came of a call, and the token
@@ -21,16 +21,16 @@ import { resultText } from "./tools.js";
  */
 /** @typedef {{type: "tool_progress", call: Call} & Progress} ToolProgress */
 /** @typedef {{type: "tool_outcome", call: Call, content?: string, error?: string}} ToolOutcome */
-/** @typedef {Outcome & {told: boolean, length: number}} Told with the length of the text before it */
+/** @typedef {{call: Call, content?: string, error?: string, said: boolean}} Known `said`: the server was told, or is being told. */
 /** @typedef {"writing" | "asking" | "running" | "waiting" | "answered" | "failed"} CallState `asking`: for a yes; `waiting`: for a result by hand */
 
 const NO = "the user said no";
 const NEEDLESS = ["invalid_params", "request_finished"]; // somebody else has said it, or nobody asks any more
 
 export class StreamCalls {
-  /** @type {Map<string, Told>} by call */ #outcomes = new Map();
+  /** @type {Map<string, Known>} by call */ #outcomes = new Map();
   /** Calls that the agent was asked about, @type {WeakSet<Call>} */ #asked = new WeakSet();
-  /** and those that it has changed. @type {Set<string>} */ #changed = new Set();
+  /** and with what arguments one may be made that it has changed. @type {Map<string, object>} */ #agreed = new Map();
   #agent;
   #stream;
   #tell;
@@ -58,20 +58,18 @@ export class StreamCalls {
    * the fork, and is told again: where it did not, it is refused. @param {StreamCalls} other @param {number} at
    */
   inherit(other, at) {
+    const { told } = other.#stream;
     for (const [id, outcome] of other.#outcomes) {
-      const index = outcome.index !== null && outcome.index <= at ? outcome.index : null;
-      this.#outcomes.set(id, { ...outcome, told: index !== null && index < at, index });
+      const before = (told.results.get(id)?.index ?? at) < at;
+      if (/** @type {number} */ (outcome.call.end) <= at) this.#outcomes.set(id, { ...outcome, said: before });
     }
+    this.#stream.told.inherit(told, at);
   }
 
   /** What came of the calls that stand. @returns {Outcome[]} */
   get outcomes() {
-    return this.#standing().map(({ call, content, error, index }) => ({ call, content, error, index }));
-  }
-
-  /** The same in the order of the conversation, with how much text stands before each. */
-  get told() {
-    return this.#standing().filter(({ index }) => index !== null);
+    const { results } = this.#stream.told;
+    return this.#standing().map(({ call, content, error }) => ({ call, content, error, index: results.get(call.call_id)?.index ?? null }));
   }
 
   #standing() {
@@ -108,9 +106,8 @@ export class StreamCalls {
     try {
       return await this.#settle(call, result);
     } catch (error) {
-      const { index = null, length = 0 } = this.#outcomes.get(call.call_id) ?? {};
       this.#outcomes.delete(call.call_id);
-      if (before) this.#outcomes.set(call.call_id, index === null ? before : { ...before, index, length });
+      if (before) this.#outcomes.set(call.call_id, before);
       throw error;
     }
   }
@@ -123,7 +120,7 @@ export class StreamCalls {
 
   /** It has come to that, and is not told yet. @param {Call} call @param {Result} result */
   #note(call, result) {
-    this.#outcomes.set(call.call_id, { call, ...result, told: false, index: null, length: 0 });
+    this.#outcomes.set(call.call_id, { call, ...result, said: false });
     this.#tools.follow(this.#due());
     this.#tell({ type: "tool_outcome", call, ...result });
   }
@@ -133,12 +130,11 @@ export class StreamCalls {
   /** @param {StreamEvent} event */
   receive(event) {
     const stream = this.#stream;
-    if (event.type === "injected" && event.count && !event.reason) this.#stand(event.index, stream.text.length);
-    if (event.type === "rewound") this.#takeBack(event.index);
+    if (event.type === "rewound") this.#takeBack();
     if (event.type === "final") return this.end();
     for (const call of stream.calls) if (this.#waits(call)) this.#ask(call).catch((why) => this.#waits(call) && this.#fail(why));
     this.#tools.follow(this.#due());
-    for (const { call, told } of this.#standing()) if (!told) this.#inform(call);
+    for (const { call, said } of this.#standing()) if (!said) this.#inform(call);
   }
 
   /** Its stream has ended, or is lost: nobody waits for what still runs. */
@@ -159,19 +155,12 @@ export class StreamCalls {
     return isAsking(call) && calls.includes(call) && !this.#outcomes.has(call.call_id) && !ended;
   }
 
-  /** Results that were sent stand before this token. @param {number} index @param {number} length */
-  #stand(index, length) {
-    for (const outcome of this.#outcomes.values()) {
-      if (outcome.told && outcome.index === null) Object.assign(outcome, { index, length });
-    }
-  }
-
-  /** A result that was taken back is told again, if its call stands as it stood. @param {number} index */
-  #takeBack(index) {
-    const standing = this.#stream.calls;
+  /** A result that was taken back is told again, if its call stands as it stood. */
+  #takeBack() {
+    const { calls, told } = this.#stream;
     for (const [id, outcome] of this.#outcomes) {
-      if (!standing.some((call) => sameCall(call, outcome.call))) this.#outcomes.delete(id);
-      else if (outcome.index !== null && outcome.index > index) Object.assign(outcome, { index: null, told: false });
+      if (!calls.some((call) => sameCall(call, outcome.call))) this.#outcomes.delete(id);
+      else if (!told.has(id)) outcome.said = false;
     }
   }
 
@@ -179,14 +168,14 @@ export class StreamCalls {
   async #ask(call) {
     if (!this.#agent.approve || this.#asked.has(call)) return;
     this.#asked.add(call);
-    const verdict = this.#changed.delete(call.call_id) || (await this.#agent.approve(call));
+    const verdict = says(call, this.#agreed.get(call.call_id)) || (await this.#agent.approve(call));
     if (!this.#stream.calls.includes(call)) return; // it was taken back, or changed, meanwhile
     const wanted = () => this.#waits(call);
-    if (verdict === true) await this.#inTime(() => this.#stream.approve(call), wanted).catch(toldByEvents);
+    if (verdict === true || says(call, verdict)) await this.#inTime(() => this.#stream.approve(call), wanted).catch(toldByEvents);
     else if (verdict === false || typeof verdict === "string") await this.#receiveResult(call, { error: verdict || NO });
     else if (typeof verdict !== "object" || !verdict) throw new TypeError(`\`approve\` returned ${verdict}: a verdict is a boolean, a text or other arguments`);
     else {
-      this.#changed.add(call.call_id); // and is approved when it is whole again
+      this.#agreed.set(call.call_id, verdict); // and is approved when it is whole again, and says so
       await this.#inTime(() => this.#stream.amend(call, verdict), wanted);
     }
   }
@@ -241,8 +230,8 @@ export class StreamCalls {
 
   /** @param {string} id */
   async #send(id) {
-    const outcome = /** @type {Told} */ (this.#outcomes.get(id));
-    outcome.told = true;
+    const outcome = /** @type {Known} */ (this.#outcomes.get(id));
+    outcome.said = true;
     const { error, content } = outcome;
     return error === undefined ? this.#stream.toolResult(id, content) : this.#stream.toolError(id, error);
   }
@@ -260,3 +249,16 @@ function sameCall(one, other) {
 
 /** Whether it waits for a yes. @param {Call} call */
 const isAsking = (call) => call.approval === true;
+
+/** Whether these are its arguments already. @param {Call} call @param {unknown} given */
+function says(call, given) {
+  return typeof given === "object" && sameJson(JSON.parse(JSON.stringify(given)), callArguments(call));
+}
+
+/** In whatever order. @param {any} one @param {any} other @returns {boolean} */
+function sameJson(one, other) {
+  if (typeof one !== "object" || typeof other !== "object" || !one || !other) return one === other;
+  const names = Object.keys(one);
+  const alike = Array.isArray(one) === Array.isArray(other) && names.length === Object.keys(other).length;
+  return alike && names.every((name) => Object.hasOwn(other, name) && sameJson(one[name], other[name]));
+}

@@ -79,7 +79,10 @@ export class Channel {
   async request(frame) {
     if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
-    return this.#session.request(frame, (answer) => this.recorder?.answered(frame, answer));
+    return this.#session.request(frame, (answer) => {
+      this.core.told.answered(frame, answer, this.core.text.length);
+      this.recorder?.answered(frame, answer);
+    });
   }
 
   /** @param {StreamEvent} event */

@@ -12,6 +12,7 @@
 import { ProtocolError } from "./errors.js";
 import { MAX_INDEX } from "./protocol.js";
 import { Spans } from "./spans.js";
+import { Told } from "./told.js";
 import { utf16Length } from "./utf16-length.js";
 
 /**
@@ -43,6 +44,8 @@ export class StreamCore {
   tokens = [];
   /** What has come beside the text, and still stands. */
   spans = new Spans();
+  /** What the client has told it, among what it says. */
+  told = new Told();
   /** The output tokens that have come and still stand; */
   index = 0;
   /** those of them that were taken. */
@@ -156,12 +159,12 @@ export class StreamCore {
     return stands && known.every((id, at) => calls[at] === id);
   }
 
-  /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @returns {Restarted} */
-  restarted(begun) {
+  /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @param {string[]} again @returns {Restarted} */
+  restarted(begun, again) {
     const { request_id, seq, fingerprint, prompt_tokens } = begun;
     const exact = typeof this.#restarting === "object" && Boolean(this.#restarting.exact); // else the server has forgotten
     const same = (fingerprint ?? null) === this.fingerprint && prompt_tokens === this.promptTokens;
-    return { type: "restarted", request_id, seq, index: this.index, exact: exact && same, begun };
+    return { type: "restarted", request_id, seq, index: this.index, exact: exact && same, begun, again };
   }
 
   /** @param {Restarted} event */
@@ -198,6 +201,7 @@ export class StreamCore {
       case "tool_call_done":
       case "approved": this.spans.receive(event); break;
       case "rewound": this.#receiveRewound(event); break;
+      case "injected": this.told.receive(event, this.text.length); break;
       case "snapshot": this.#receiveSnapshot(event); break;
       case "started": this.#receiveStarted(event); break;
       case "adjusted": this.params = { ...this.params, ...event.params }; break;
@@ -265,6 +269,8 @@ export class StreamCore {
       throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, where it never stood`);
     }
     this.spans.rewind(event);
+    const whole = this.spans.calls.filter(({ end }) => end !== undefined);
+    this.told.rewind(event.index, whole.map(({ call_id }) => call_id));
     this.text = this.text.slice(0, length);
     this.index = event.index;
     this.tokens = this.tokens.slice(0, event.index);

@@ -78,6 +78,11 @@ export class Stream {
     return this.#channel.core.spans.calls;
   }
 
+  /** Where what it was told stands: results of calls, and turns of others. */
+  get told() {
+    return this.#channel.core.told;
+  }
+
   /** What has come and still stands, as a turn of the conversation: the text, and the calls that are whole. */
   get message() {
     return answerMessage(this.text, this.calls);

@@ -3,17 +3,17 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Agent, LimitReached } from "../src/midstream.js";
+import { Agent, LimitReached, StreamFailed } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
 import { final, rewound, snapshot, started, token } from "./sample-events.js";
 import { connected, cutAndReconnect, sendAttached } from "./scripted-server.js";
 
 /**
- * A run whose model has called its one tool, and waits.
+ * A run whose model has called its one tool, and writes on.
  * @param {import("node:test").TestContext} t @param {import("../src/midstream.js").AgentOptions} options
  * @param {{approval?: boolean}} [done] what is said of the call
  */
-async function calling(t, options, done) {
+async function writing(t, options, done) {
   const { client, socket } = await connected(t);
   const agent = new Agent({ tools: [{ name: "weather", run: () => "mild" }], ...options });
   const running = client.run(agent, "Hi", { request_id: "r" });
@@ -24,9 +24,20 @@ async function calling(t, options, done) {
   socket.receive({ ...call, type: "tool_call", seq: 2, name: "weather" });
   socket.receive({ ...call, type: "tool_arguments", seq: 3, count: 5, delta: "{}" });
   socket.receive({ ...call, type: "tool_call_done", seq: 4, end: 5, ...done });
-  socket.receive({ type: "paused", request_id: "r", seq: 5, index: 5, reason: "tool_call" });
   return { run, sent: (/** @type {string} */ kind) => eventually(() => socket.sent.find(({ type }) => type === kind)), socket };
 }
+
+/** One whose model waits. @param {Parameters<typeof writing>} given */
+async function calling(...given) {
+  const called = await writing(...given);
+  called.socket.receive(waits(5, 5));
+  return called;
+}
+
+/** @param {number} seq @param {number} index */
+const waits = (seq, index) => ({ type: "paused", request_id: "r", seq, index, reason: "tool_call" });
+/** @param {number} seq @param {number} index @param {number} count @param {string} [ref] */
+const injected = (seq, index, count, ref) => ({ type: "injected", request_id: "r", seq, index, count, ref });
 
 /** The same, and what is told of its call. @param {Parameters<typeof calling>} given */
 async function called(...given) {
@@ -153,4 +164,92 @@ test("a tool may take as long as it likes", async (t) => {
     assert.equal((await called(t, { toolTimeoutMs })).result.content, "mild");
   }
   assert.throws(() => new Agent({ toolTimeoutMs: -1 }), RangeError);
+});
+
+/** One result has waited for the end of the turn, in the midst of which something else was put in. @param {import("node:test").TestContext} t */
+async function putInBetween(t) {
+  const { run, socket } = await writing(t, {});
+  const [{ ref }] = await frames(socket, "tool_result", 1);
+  socket.receive(injected(5, 5, 0, ref));
+  socket.receive({ ...token(5, "Well", { count: 2 }), seq: 6 });
+  const injecting = run.stream.inject({ messages: [{ role: "user", content: "Hurry!" }] });
+  const [inject] = await frames(socket, "inject", 1);
+  socket.receive(injected(7, 7, 3, inject.ref));
+  await injecting;
+  socket.receive({ ...token(7, "Mild", { count: 2 }), seq: 8 });
+  socket.receive(waits(9, 9));
+  socket.receive(injected(10, 9, 9));
+  socket.receive({ type: "resumed", request_id: "r", seq: 11, index: 9, recomputed_tokens: 0 });
+  socket.receive({ ...token(9, "So"), seq: 12 });
+  return { run, socket };
+}
+
+test("a result stands where it goes in, and what is put in between is a turn of the conversation", async (t) => {
+  const { run, socket } = await putInBetween(t);
+  assert.equal(run.outcomes[0].index, 9);
+  assert.deepEqual(run.messages.slice(1).map(({ role, content, tool_calls }) => [role, content, tool_calls?.length]), [
+    ["assistant", "Well", undefined],
+    ["user", "Hurry!", undefined],
+    ["assistant", "Mild", 1],
+    ["tool", "mild", undefined],
+    ["assistant", "So", undefined],
+  ]);
+  socket.receive({ ...final("stop"), seq: 13 });
+  assert.equal(await run.answer(), "So");
+});
+
+test("a result that waited is told again where it was taken back, whatever else was put in before", async (t) => {
+  const { socket } = await putInBetween(t);
+  socket.receive({ ...rewound(8, 5), tool_calls: 1, arguments_length: 2, seq: 13 });
+  await frames(socket, "tool_result", 2);
+});
+
+test("a call that a fork writes itself has a run of its own", async (t) => {
+  /** @type {any[]} */ const cities = [];
+  const tools = [{ name: "weather", run: (/** @type {any} */ { city }) => String(cities.push(city)) }];
+  const { run, socket } = await calling(t, { tools });
+  await frames(socket, "tool_result", 1);
+  const forking = run.fork({ at: 3, request_id: "f" });
+  const [, { ref }] = await frames(socket, "start", 2);
+  const of = { request_id: "f", index: 0, call_id: "a" };
+  socket.receive({ ...started(), request_id: "f", ref });
+  socket.receive({ ...snapshot(1, { index: 3, text: "", tool_calls: [{ ...of, name: "weather", arguments: "{" }] }), request_id: "f" });
+  await forking;
+  socket.receive({ ...token(3, "", { count: 2 }), request_id: "f", seq: 2 });
+  socket.receive({ ...of, type: "tool_arguments", seq: 3, count: 2, delta: '"city": "Oslo"}' });
+  socket.receive({ ...of, type: "tool_call_done", seq: 4, end: 5 });
+  const [, told] = await frames(socket, "tool_result", 2);
+  assert.deepEqual([told.request_id, told.content, cities], ["f", "2", [undefined, "Oslo"]]);
+});
+
+test("whoever iterates over a run hears that it has failed", async (t) => {
+  const { run, socket } = await calling(t, {});
+  socket.receive({ ...final("error", "broken"), seq: 6 });
+  await assert.rejects(async () => {
+    for await (const _ of run);
+  }, StreamFailed);
+});
+
+test("whoever changes nothing of a call has said yes", async (t) => {
+  const { sent } = await calling(t, { approve: () => ({}) }, { approval: true });
+  assert.equal((await sent("approve")).call_id, "a");
+});
+
+test("a yes to other arguments is none to those that the model writes instead", async (t) => {
+  /** @type {string[]} */ const asked = [];
+  const approve = (/** @type {{arguments: string}} */ { arguments: given }) => asked.push(given) > 1 || { city: "Oslo" };
+  const { run, sent, socket } = await calling(t, { approve }, { approval: true });
+  const { ref } = await sent("amend");
+  const call = { request_id: "r", index: 0, call_id: "a" };
+  const back = { ...rewound(3, 0), tool_calls: 1, arguments_length: 1 };
+  socket.receive({ ...back, seq: 6 });
+  socket.receive(injected(7, 3, 2, ref));
+  socket.receive({ ...back, seq: 8 }); // somebody does not want that
+  socket.receive({ ...token(3, "", { count: 2 }), seq: 9 });
+  socket.receive({ ...call, type: "tool_arguments", seq: 10, count: 2, delta: '"city": "Rome"}' });
+  socket.receive({ ...call, type: "tool_call_done", seq: 11, end: 5, approval: true });
+  await sent("approve");
+  assert.deepEqual(asked, ["{}", '{"city": "Rome"}']);
+  socket.receive({ ...final("cancelled"), seq: 12 });
+  await run.answer();
 });

@@ -23,6 +23,7 @@ const GUARDS = /** @type {Omit<import("../src/protocol.js").Guard, "name">[]} */
   { do: "pause", regex: "[aeiou] [a-z]+ " },
   { do: "finish", regex: "he" },
 ]);
+const SHORT = { guards: [{ ...GUARDS[1], name: "g" }], stop: ["e "], temperature: 0, ignore_eos: false, max_tokens: 29 };
 
 withAndWithoutWorker("replay", [], (fixture) => {
   /** A stream that is steered in every way. @param {object} [options] @returns {Promise<string>} */
@@ -46,6 +47,14 @@ withAndWithoutWorker("replay", [], (fixture) => {
     for await (const _ of stream);
     return recorder.text;
   };
+
+  test("a stream may end before where a guard had found what it took back", async () => {
+    const recorder = new Recorder();
+    for await (const _ of await fixture.client.start({ ...WARM, ...SHORT, recorder }));
+    const [record] = parseRecords(recorder.text);
+    assert.deepEqual(record.lines.slice(-3).map(({ type }) => type), ["guard", "tokens", "final"]);
+    assert.equal((await replay(fixture.client, record)).difference, null);
+  });
 
   test("what was steered is replayed equally", async () => {
     for (const window of [1, 16]) {
@@ -193,7 +202,7 @@ test("a stream that had gone on when it was here again is recorded as far as it 
   recorder.receive(started());
   recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
   const begun = snapshot(1, { index: 3, text: "abc", tokens: [97, 98, 99] });
-  recorder.receive({ request_id: "r", type: "restarted", seq: 1, index: 1, exact: true, begun });
+  recorder.receive({ request_id: "r", type: "restarted", seq: 1, index: 1, exact: true, begun, again: [] });
   recorder.receive({ ...token(3, "d", { tokens: [100] }), seq: 2 });
   const [{ lines }] = parseRecords(recorder.text);
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
@@ -220,29 +229,82 @@ function tell(recorder, call_id, answer) {
 /** @param {Recorder} recorder */
 const kinds = (recorder) => parseRecords(recorder.text)[0].lines.flatMap(({ type }) => (type === "tokens" ? [] : [type]));
 
-/** It has called once, in two tokens, and has its result. */
-function answered() {
+/** Two tokens, in which it has called. @param {...string} ids */
+const calling = (...ids) => recorded(token(0, "", { count: 2, tokens: [97, 98] }), ...ids.flatMap((id) => called(id, 0)));
+
+test("results are recorded where they go in, whenever they were told, and so is the wait for them", () => {
+  const recorder = calling("x", "y");
+  tell(recorder, "y", injected(2, 0, "1"));
+  receive(recorder, waits(2));
+  tell(recorder, "x", injected(2, 9, "2"));
+  assert.deepEqual(kinds(recorder), ["waits", "tool_result", "tool_result"]);
+  const early = calling("x");
+  tell(early, "x", injected(2, 0, "1"));
+  receive(early, waits(2), { ...of, type: "paused", index: 2, reason: "client" }, injected(2, 9));
+  assert.deepEqual(kinds(early), ["waits", "pause", "tool_result"], "also where the client has paused it");
+});
+
+test("a result that waited is none of a call that is written anew: the server has forgotten it", () => {
+  const recorder = calling("x", "y");
+  tell(recorder, "y", injected(2, 0, "1"));
+  receive(recorder, { ...of, type: "rewound", index: 1, text_length: 0, tool_calls: 2 });
+  tell(recorder, "x", injected(1, 9, "2"));
+  assert.deepEqual(kinds(recorder), ["rewind", "tool_result"]);
+});
+
+test("a result that is told again elsewhere is one", () => {
+  const recorder = calling("x", "y");
+  tell(recorder, "x", injected(2, 0, "1"));
+  receive(recorder, { ...of, type: "restarted", index: 2, exact: true, begun: snapshot(1, { index: 2, text: "" }), again: ["1"] });
+  receive(recorder, injected(2, 0, "1"));
+  tell(recorder, "y", injected(2, 9, "2"));
+  assert.deepEqual(kinds(recorder), ["tool_result", "tool_result"]);
+});
+
+test("an amendment in which nothing differs is none", () => {
+  const recorder = calling("x");
+  const answer = injected(2, 0, "1");
+  receive(recorder, answer);
+  recorder.answered({ type: "amend", request_id: "r", call_id: "x", arguments: {} }, answer);
+  assert.deepEqual(kinds(recorder), []);
+});
+
+/** @param {any[]} events of a stream of which two tokens stand */
+function recorded(...events) {
   const recorder = new Recorder();
   recorder.begin(/** @type {any} */ ({ prompt: "a", params: {} }));
-  receive(recorder, started(), token(0, "", { count: 2, tokens: [97, 98] }), ...called("x", 0), waits(2));
-  tell(recorder, "x", injected(2, 9, "1"));
+  receive(recorder, started(), ...events);
   return recorder;
 }
 
-test("a result that was taken back is waited for again", () => {
-  const recorder = answered();
-  receive(recorder, { ...of, type: "rewound", index: 2, text_length: 0, tool_calls: 1 }, waits(2));
-  assert.deepEqual(kinds(recorder), ["waits", "tool_result", "rewind"], "it stands there");
-  receive(recorder, { ...of, type: "rewound", index: 1, text_length: 0, tool_calls: 1 }, waits(2));
-  assert.deepEqual(kinds(recorder).slice(3), ["rewind", "waits"]);
+test("a fork has what was put in right before it, behind a rewind to there", () => {
+  const inject = injected(2, 1, "1");
+  const recorder = recorded(token(0, "", { count: 3, tokens: [97, 98, 99] }), { ...of, type: "rewound", index: 2, text_length: 0 }, inject);
+  recorder.answered({ type: "inject", request_id: "r", text: " But" }, inject);
+  receive(recorder, token(2, "", { tokens: [100] }));
+  assert.deepEqual(kinds(recorder.fork(2)), ["rewind", "inject"]);
 });
 
-test("a fork has the results of its stream: those that were all there before its turn's end are waited for by nobody", () => {
-  const fork = answered().fork(2);
-  fork.begin(/** @type {any} */ ({ fork: {}, params: {} }));
-  const begins = snapshot(1, { index: 2, text: "", tool_calls: [{ index: 0, call_id: "x", name: "weather", arguments: "", end: 2 }] });
-  receive(fork, started(), begins, token(2, "", { count: 2, tokens: [97, 98] }), ...called("y", 2));
-  tell(fork, "y", injected(4, 0, "2"));
-  receive(fork, waits(4), injected(4, 9));
-  assert.deepEqual(kinds(fork), ["waits", "tool_result", "adjust", "tool_result"]);
+test("a fork has nothing that took effect behind it, ahead of what had been sent", () => {
+  const paused = { ...of, type: "paused", index: 5, reason: "client" };
+  const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), paused, token(2, "", { count: 3, tokens: [99, 100, 101] }));
+  assert.deepEqual(kinds(recorder.fork(2)), []);
+});
+
+test("a fork is paused by its own guard, where that of its stream has paused that and let nothing through", () => {
+  const guarded = { ...of, type: "guard", index: 2, name: "g", do: "pause" };
+  const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), guarded, { ...of, type: "paused", index: 2, reason: "guard" });
+  assert.deepEqual(kinds(recorder.fork(2)), []);
+  receive(recorder, { ...of, type: "resumed", index: 2, recomputed_tokens: 0 });
+  assert.deepEqual(kinds(recorder.fork(2)), ["guard", "resume"]);
+});
+
+test("a fork says itself what becomes of its calls, and is lost with the second snapshot", () => {
+  const fork = recorded(token(0, "", { count: 2, tokens: [97, 98] })).fork(2);
+  fork.begin(/** @type {any} */ ({ fork: {}, params: {}, on_tool_call: "pause" }));
+  receive(fork, started(), snapshot(1, { index: 2, text: "" }));
+  const [{ start, lines }] = parseRecords(fork.text);
+  assert.deepEqual([start.on_tool_call, lines.map(({ type }) => type)], ["pause", ["tokens", "adjust"]]);
+  receive(fork, snapshot(9, { index: 2, text: "" }));
+  assert.deepEqual(kinds(fork), ["adjust", "lost"]);
 });

@@ -573,15 +573,16 @@ export type Answered = Paused | Resumed | Adjusted | Injected | Rewound | Approv
     ref: string;
 });
 /**
- * The client's
- *   own: nobody knew the stream any more, and it was started again from what had come of it. The output before token
- *   `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with.
+ * The client's own: nobody knew the stream any more, and it was started again from what had come of it. The output before
+ * token `index` stands, and goes on there; `exact`: as it would have. `begun` is what the server says that it began with,
+ * `again` the refs of results that wait, and are told to it once more.
  */
 export type Restarted = StreamEventFields & {
     type: "restarted";
     index: number;
     exact: boolean;
     begun: Snapshot;
+    again: string[];
 };
 export type Final = StreamEventFields & {
     type: "final";

@@ -11,15 +11,6 @@ export class StreamCalls {
     inherit(other: StreamCalls, at: number): void;
     /** What came of the calls that stand. @returns {Outcome[]} */
     get outcomes(): Outcome[];
-    /** The same in the order of the conversation, with how much text stands before each. */
-    get told(): {
-        call: Call;
-        content?: string;
-        error?: string;
-        index: number | null;
-        told: boolean;
-        length: number;
-    }[];
     /** @param {Call} call @returns {CallState} */
     state(call: Call): CallState;
     /** It does not run, and the model is told so. @param {Call} call @param {string} [why] */
@@ -53,11 +44,13 @@ export type ToolOutcome = {
     error?: string;
 };
 /**
- * with the length of the text before it
+ * `said`: the server was told, or is being told.
  */
-export type Told = Outcome & {
-    told: boolean;
-    length: number;
+export type Known = {
+    call: Call;
+    content?: string;
+    error?: string;
+    said: boolean;
 };
 /**
  * `asking`: for a yes; `waiting`: for a result by hand

@@ -32,6 +32,8 @@ export class StreamCore {
     tokens: number[];
     /** What has come beside the text, and still stands. */
     spans: Spans;
+    /** What the client has told it, among what it says. */
+    told: Told;
     /** The output tokens that have come and still stand; */
     index: number;
     /** those of them that were taken. */
@@ -66,8 +68,8 @@ export class StreamCore {
      * @param {StreamEvent} event
      */
     goesOnWith(event: StreamEvent): boolean;
-    /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @returns {Restarted} */
-    restarted(begun: Snapshot): Restarted;
+    /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @param {string[]} again @returns {Restarted} */
+    restarted(begun: Snapshot, again: string[]): Restarted;
     /**
      * Take the stream's next event. Throws ProtocolError for one that cannot come here.
      * @param {StreamEvent} event
@@ -120,6 +122,7 @@ import type { Params } from "./protocol.js";
 import type { Final } from "./protocol.js";
 import type { PauseReason } from "./protocol.js";
 import { Spans } from "./spans.js";
+import { Told } from "./told.js";
 import type { Restarted } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Snapshot } from "./protocol.js";

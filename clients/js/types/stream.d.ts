@@ -29,6 +29,8 @@ export class Stream {
     get reasoning(): string;
     /** The calls of tools that still stand; the last may be incomplete: a whole one has an `end`. */
     get calls(): Call[];
+    /** Where what it was told stands: results of calls, and turns of others. */
+    get told(): import("./told.js").Told;
     /** What has come and still stands, as a turn of the conversation: the text, and the calls that are whole. */
     get message(): import("./protocol.js").Message;
     /** The ids of all tokens received that still stand, if it was started with `return_tokens: true`. */

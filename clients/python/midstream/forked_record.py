@@ -4,6 +4,7 @@ stream, with other parameters from a token on. Pure."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
@@ -19,16 +20,18 @@ from midstream.record_format import (
     Record,
     Resume,
     Rewind,
+    Start,
     Tokens,
-    ToolResult,
 )
+
+OnToolCall = Literal["finish", "pause", "continue"]
 
 
 def lines_of_fork(
-    parent: Record, at: int, tokens: Sequence[int], params: Params, stream: int
+    parent: Record, at: int, tokens: Sequence[int], params: Params, on_tool_call: OnToolCall, stream: int
 ) -> list[Line] | None:
     """How a fork's record begins, of which `tokens` stand and these `params` are in force. None where the
-    other's does not come to that."""
+    other's does not come to that. `on_tool_call` is its own."""
     lines = _lines_until(parent.lines, at)
     if _standing(lines) != list(tokens):
         return None
@@ -40,27 +43,19 @@ def lines_of_fork(
         if isinstance(line, Adjust):
             in_force |= {name: value for name, value in asdict(line.params).items() if value is not UNSET}
     changed = {name: value for name, value in asdict(params).items() if value != in_force[name]}
-    told = [replace(line, stream=stream) for line in [parent.start, *lines]]
+    start = parent.start
+    if on_tool_call != "finish":  # else results that the other was told would be refused
+        start = replace(start, on_tool_call=on_tool_call)
+    told = [replace(line, stream=stream) for line in [start, *lines]]
     return [*told, Adjust(stream=stream, index=at, params=Params(**changed))]
-
-
-def results_in(lines: Sequence[Line]) -> dict[int, int]:
-    """The calls, by number, whose results these lines tell, and before which token: a fork has them."""
-    told = dict[int, int]()
-    for line in lines:
-        if isinstance(line, ToolResult):
-            told[line.call] = line.index
-        elif isinstance(line, Rewind | Guard):
-            told = {call: index for call, index in told.items() if index <= line.index}
-    return told
 
 
 def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
     """What it takes to stand before output token `at`: what came behind that, and was not taken back to
-    before it, is left out."""
+    there or to before it, is left out."""
     behind = 0
     for number, line in enumerate(lines, 1):
-        if (isinstance(line, Rewind) and line.index < at) or (isinstance(line, Guard) and line.index <= at):
+        if isinstance(line, Rewind | Guard) and line.index <= at:
             behind = number
     kept = list(lines[:behind])
     for line in lines[behind:]:
@@ -71,9 +66,15 @@ def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
             logprobs = None if line.logprobs is None else line.logprobs[:count]
             kept.append(replace(line, text="", tokens=line.tokens[:count], logprobs=logprobs))
             break
-        if not isinstance(line, Rewind | Guard):  # to `at`, or behind it
+        if (
+            not isinstance(line, Start) and line.index <= at
+        ):  # else it took effect ahead of what had been sent
             kept.append(line)
-    return kept
+    held = [
+        line for line in kept if isinstance(line, Resume) or (isinstance(line, Guard) and line.do == "pause")
+    ]
+    # One that has let nothing through yet is not the fork's, which its own guard pauses there.
+    return [line for line in kept if not (isinstance(line, Guard) and held and line is held[-1])]
 
 
 def _standing(lines: Sequence[Line]) -> list[int]:

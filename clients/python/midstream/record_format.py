@@ -95,8 +95,8 @@ class Inject(RecordLine, kw_only=True):
 
 
 class ToolResult(RecordLine, kw_only=True, tag="tool_result"):
-    """What came of a call, told before the output token at `index`; `call` is its number among those that
-    stood then, from 0."""
+    """What came of a call, and stands before the output token at `index`, whenever it was told; `call` is its
+    number among those that stood then, from 0."""
 
     index: Index
     call: Annotated[int, Meta(ge=0)]
@@ -115,7 +115,7 @@ class Amend(RecordLine, kw_only=True):
 
 
 class Waits(RecordLine, kw_only=True):
-    """The model's turn ended before this token, and results were to come."""
+    """The model's turn ended before this token, with calls, whose results go in there."""
 
     index: Index
 

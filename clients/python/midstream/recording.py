@@ -14,11 +14,10 @@ from types import TracebackType
 from typing import Self
 
 from midstream import protocol, record_format
-from midstream.forked_record import lines_of_fork, results_in
+from midstream.forked_record import lines_of_fork
 from midstream.guard_acts import GuardActs
 from midstream.protocol import AnyPauseReason, Frame, StreamEvent
 from midstream.record_format import Line, Record, RecordError, encode_line, parse_records
-from midstream.told import Place, Told
 
 SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile"
 ELSEWHERE = "another connection injected something here"
@@ -116,14 +115,13 @@ class StreamRecorder:
         self._end = 0  # of the output that has come and stands
         self._paused: AnyPauseReason | None = None
         self._calls: list[str] = []  # the ids of those that stand
-        self._told = Told()
+        self._ends: dict[str, int] = {}  # of those that were whole
+        self._results: dict[str, protocol.ToolResult] = {}  # by call, that wait and have no effect yet
         self._guard_acts = GuardActs()
         self._lost = False
 
     def sent(self, frame: Frame) -> None:
         self._frames.append(frame)
-        if isinstance(frame, protocol.ToolResult):
-            self._told.sent(frame)
 
     def receive(self, event: StreamEvent) -> None:
         """The stream's next event."""
@@ -149,6 +147,8 @@ class StreamRecorder:
                 self._write_tokens(event)
             case protocol.ToolCall(call_id=call_id):
                 self._calls.append(call_id)
+            case protocol.ToolCallDone(call_id=call_id, end=end):
+                self._ends[call_id] = end
             case protocol.Snapshot() if self._forked is not None:
                 self._begin_fork(self._forked, event)
             case protocol.Snapshot():
@@ -174,7 +174,8 @@ class StreamRecorder:
             case protocol.Rewound(index=index):
                 self._end = index
                 del self._calls[event.tool_calls :]
-                self._told.rewind(index, self._calls)
+                waited = self._results.items()
+                self._results = {call: result for call, result in waited if self._ends[call] <= index}
                 if act is None and self._guard_acts.pending is None:
                     self._write(record_format.Rewind(stream=number, index=index))
             case protocol.Paused():
@@ -206,8 +207,9 @@ class StreamRecorder:
         assert self._start.fork is not None
         self._forked = None
         parent = self._so_far(self._start.fork.request_id)
+        on_tool_call = self._start.on_tool_call
         lines = parent and lines_of_fork(
-            parent, begun.index, begun.tokens or (), started.params, self._number
+            parent, begun.index, begun.tokens or (), started.params, on_tool_call, self._number
         )
         if not lines:
             self._write_start(started)
@@ -217,8 +219,7 @@ class StreamRecorder:
             self._write(line)
         self._end = begun.index
         self._calls = [call.call_id for call in begun.tool_calls]
-        results = {self._calls[call]: Place(index, 0) for call, index in results_in(lines).items()}
-        self._told.results |= results
+        self._ends = {call.call_id: call.end for call in begun.tool_calls if call.end is not None}
 
     def _write_tokens(self, event: protocol.Token) -> None:
         self._end = event.index + event.count
@@ -233,16 +234,17 @@ class StreamRecorder:
         self._write(tokens)
 
     def _write_injection(self, event: protocol.Injected, frame: Frame | None) -> None:
-        self._told.receive(event, 0, at_turns_end=self._paused == "tool_call")
         if isinstance(frame, protocol.ToolResult):
-            self._write_result(event.index, frame)
+            self._results[frame.call_id] = frame
+        if isinstance(frame, protocol.ToolResult) or (event.ref is None and self._results):
+            if event.count:
+                self._write_results(event.index)
             return
         if isinstance(frame, protocol.Amend):
             self._write_amendment(event, frame)
             return
         if not isinstance(frame, protocol.Inject):
-            if event.ref is not None or self._paused != "tool_call":  # else results that waited for that
-                self._lose(ELSEWHERE)
+            self._lose(ELSEWHERE)
             return
         self._write(
             record_format.Inject(
@@ -255,16 +257,19 @@ class StreamRecorder:
             )
         )
 
-    def _write_result(self, index: int, frame: protocol.ToolResult) -> None:
-        self._write(
-            record_format.ToolResult(
-                stream=self._number,
-                index=index,
-                call=self._calls.index(frame.call_id),
-                content=frame.content,
-                error=frame.error,
+    def _write_results(self, index: int) -> None:
+        """They go in together, whenever each was told."""
+        results, self._results = self._results, {}
+        for call_id, result in results.items():
+            self._write(
+                record_format.ToolResult(
+                    stream=self._number,
+                    index=index,
+                    call=self._calls.index(call_id),
+                    content=result.content,
+                    error=result.error,
+                )
             )
-        )
 
     def _write_amendment(self, event: protocol.Injected, frame: protocol.Amend) -> None:
         if event.count:  # else nothing differed
@@ -283,7 +288,7 @@ class StreamRecorder:
         if event.reason == "client":
             kv = frame.kv if isinstance(frame, protocol.Pause) else "hold"
             self._write(record_format.Pause(stream=self._number, index=event.index, kv=kv))
-        elif event.reason == "tool_call" and any(call not in self._told for call in self._calls):
+        elif event.reason == "tool_call":
             self._write(record_format.Waits(stream=self._number, index=event.index))
 
     def _write_resumption(self, event: protocol.Resumed, frame: Frame | None) -> None:

@@ -120,6 +120,10 @@ class _Step(NamedTuple):
             final.finish_reason == "stop" or (final.finish_reason == "length" and final.stop_reason is None)
         )
 
+    @property
+    def ends_with_calls(self) -> bool:
+        return isinstance(self.control, Final) and self.control.finish_reason == "tool_calls"
+
     def token(self, index: int) -> OutputToken | None:
         """The output token there, as far as it was told."""
         at = index - self.begin
@@ -242,19 +246,23 @@ class _Player:
             await self._stream.adjust(**ONWARD if onward else {name: self._params[name] for name in ONWARD})
 
     async def _end_turn(self, step: _Step) -> None:
-        """The model ends its turn behind its calls. It is held then, so that results do not set it going
-        before whatever comes at the same token is done, too."""
-        place = self._stream.consumed
+        """The model ends its turn behind its calls, here or behind what it had decoded ahead of what was
+        sent, and waits, as it did then."""
+        stream = self._stream
         await self._set_onward(False)
         if self._paused or self._held:
-            await self._stream.resume()
-        self._grant(place + 1)
-        while not self._waits:
-            if self._stream.index > place or self._stream.final is not None:
+            await stream.resume()
+        self._held = False
+        self._grant(stream.consumed + 1)
+        while (chunk := stream.try_next()) is not None or not self._waits:
+            if chunk is not None:
+                self._compare(chunk, MAX_INDEX, step)
+                self._grant(stream.consumed + 1)
+            elif stream.final is not None:
                 self._end_early(step)
-            await self._stream.channel.wait()
-        self._held = True
-        await self._stream.pause()
+            else:
+                await stream.channel.wait()
+        self._floor = stream.consumed
 
     async def _have_guarded(self, line: Guard, step: _Step, following: _Step) -> None:
         """The guard acts by itself, as it did, with the first token that nobody is told, and the stream goes
@@ -278,9 +286,9 @@ class _Player:
             await self._stand_behind(act, following)
 
     async def _stand_behind(self, act: Guarded, following: _Step) -> None:
-        """It runs on, to where it was granted, and is steered before."""
+        """It runs on, to where it was granted, and is steered before, unless it ends there by itself."""
         acts, stream = self._stream.channel.core.acts, self._stream
-        if following.place >= self._granted:
+        if following.place >= self._granted or following.ends_by_itself:
             return
         try:
             await self._hold()
@@ -306,8 +314,12 @@ class _Player:
     @property
     def _waits(self) -> bool:
         """Whether it stands until results are told; where all were, it goes on by itself."""
-        told = self._stream.channel.core.told
-        missing = any(call.whole and call.call_id not in told for call in self._stream.calls)
+        return self._waits_at(self._stream.index)
+
+    def _waits_at(self, index: int) -> bool:
+        """The same where output from `index` on is void."""
+        calls, told = self._stream.calls, self._stream.channel.core.told
+        missing = any(call.whole and (call.end or 0) <= index and call.call_id not in told for call in calls)
         return self._stream.pause_reason == "tool_call" and missing
 
     async def _apply(self, control: Control, step: _Step) -> None:
@@ -338,15 +350,29 @@ class _Player:
                 return await stream.adjust(**sent)
             case Inject(text=text, messages=messages, tokens=tokens, grammar=grammar):
                 return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
-            case ToolResult(content=content, error=error):
-                return await stream.tool_result(self._call(control), content, error=error)
+            case ToolResult():
+                return await self._tell(control)
             case Amend(arguments=arguments, partial=partial):
+                if stream.consumed < self._granted:
+                    await self._hold()
                 return await stream.amend(self._call(control), arguments, partial=partial)
             case Rewind(index=index):
                 self._floor = index
-                if index < self._granted:
+                if index < self._granted and not self._waits_at(index):
                     await self._hold()
                 return await self._rewind(index)
+
+    async def _tell(self, result: ToolResult) -> int:
+        """Where it goes on with that it is held, and taken back to where it stood: whatever else came at the
+        same token is done before."""
+        stream, place = self._stream, self._stream.consumed
+        await self._set_onward(place < self._granted)
+        effective = await stream.tool_result(self._call(result), result.content, error=result.error)
+        if place < self._granted and not self._waits:
+            await self._hold()
+            if stream.index > place:
+                await self._rewind(place)
+        return effective
 
     def _call(self, control: ToolResult | Amend) -> Call:
         calls = self._stream.calls
@@ -388,8 +414,11 @@ class _Player:
         return chunk
 
     def _end_early(self, step: _Step) -> NoReturn:
-        """The stream is over, which is as it should be behind the last token of one that ended by itself."""
+        """The stream is over, which is as it should be behind the last token of one that ended by itself; or
+        it waits for results where a fork ended with its calls, whose last token is the end of its turn."""
         end = self._stream.consumed
+        if step.ends_with_calls and self._waits and end == step.place - 1:
+            raise _Ended
         if end < step.place or not step.ends_by_itself:
             self._difference = Difference(index=end, recorded=step.token(end), replayed=None)
         raise _Ended

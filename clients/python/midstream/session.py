@@ -337,7 +337,7 @@ class Session:
         if channel.past.paused:
             self._connection.send(Pause(request_id=channel.request_id))
         for result in channel.past.waiting:
-            channel.core.told.sent(result)
+            channel.sent_again(result)
             self._say(self._connection, result)
         channel.answers_lost = False
         self._resend(channel, ())

@@ -97,6 +97,12 @@ class Channel:
             self.core.told.sent(frame)
         return await self._session.request(frame, answer)
 
+    def sent_again(self, result: ToolResult) -> None:
+        """One that waited, where the stream goes on elsewhere."""
+        self.core.told.sent(result)
+        if self._recorder is not None:
+            self._recorder.sent(result)
+
     def receive(self, event: StreamEvent) -> None:
         missed = event.seq != self.core.seq + 1  # else it is what a fork begins with
         if self.core.receive(event):

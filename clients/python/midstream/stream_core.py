@@ -264,7 +264,7 @@ class StreamCore:
 
     def receive_told(self, event: Injected) -> None:
         """What the client has said stands there."""
-        self.told.receive(event, self._length, at_turns_end=self.pause_reason == "tool_call")
+        self.told.receive(event, self._length)
 
     def _receive_beside(self, event: StreamEvent) -> None:
         if isinstance(event, Injected) and event.reason is None:
@@ -313,7 +313,7 @@ class StreamCore:
             )
             raise ProtocolError(f"rewound to {place}, where it never stood")
         self.spans.rewind(event)
-        self.told.rewind(event.index, [call.call_id for call in self.spans.calls])
+        self.told.rewind(event.index, [call.call_id for call in self.spans.calls if call.whole])
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index

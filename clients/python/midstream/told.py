@@ -35,12 +35,12 @@ class Told:
     def sent(self, frame: ToolResult | Inject) -> None:
         self._sent.append(frame)
 
-    def receive(self, event: Injected, text_length: int, *, at_turns_end: bool) -> None:
-        """Where it answers nobody, at the end of a turn, it is of results that waited for that."""
+    def receive(self, event: Injected, text_length: int) -> None:
+        """Where it answers nobody, it is of results that waited for the end of a turn."""
         frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)
         if frame is not None:
             self._sent.remove(frame)
-        elif event.ref is not None or not at_turns_end:
+        elif event.ref is not None:
             return
         place = Place(event.index, text_length)
         if isinstance(frame, Inject):
@@ -53,7 +53,7 @@ class Told:
             self._waiting.clear()
 
     def rewind(self, index: int, calls: Iterable[str]) -> None:
-        """Output from `index` on is void; these calls are left."""
+        """Output from `index` on is void; these calls are left, and whole."""
         left = set(calls)
         stood = self.results.items()
         self.results = {call: place for call, place in stood if place.index <= index and call in left}

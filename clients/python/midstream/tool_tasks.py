@@ -307,7 +307,8 @@ class ToolTasks:
             await asyncio.sleep(wait_s)
 
     async def _say(self, call: Call, outcome: ToolOutcome) -> None:
-        """Where the connection was lost meanwhile nobody knows whether it was heard, and it is said again."""
+        """Where the connection was lost meanwhile nobody knows whether it was heard, and it is said again; so
+        is what was heard and taken back by now."""
         told = {"content": outcome.content, "error": outcome.error}
         request_id = self._channel.request_id
         while True:
@@ -318,7 +319,8 @@ class ToolTasks:
                 if self._channel.ended:
                     raise
             else:
-                return
+                if call.call_id in self._channel.core.told:
+                    return
 
 
 async def _own(awaited: Awaitable[Any]) -> Any:

@@ -6,6 +6,8 @@ Pure. It keeps what stands: what is rewound is cut away. It knows the protocol's
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from msgspec.structs import replace
 
 from midstream.protocol import (
@@ -35,6 +37,7 @@ class Choice:
         self.calls: list[SnapshotCall] = []
         self.logprobs: list[EncodedLogprob] = []
         self.places = Places()  # of the tokens that are told in chunks
+        self._logprob_tokens: list[int] = []  # which they are of: an adjust may leave some without
         self._logprob_bytes = 0
         self.final: Final | None = None
         self.begun = False  # whether a token came: its prompt is computed
@@ -57,17 +60,19 @@ class Choice:
                 self.text = self.text[:length]
                 self._rewind_beside(event)
                 self.places.rewind()
-                self._logprob_bytes -= sum(one.size for one in self.logprobs[index:])
-                del self.logprobs[index:]
+                stand = bisect_left(self._logprob_tokens, index)
+                self._logprob_bytes -= sum(one.size for one in self.logprobs[stand:])
+                del self.logprobs[stand:], self._logprob_tokens[stand:]
             case Snapshot(text=text, index=index):
                 self._begin_anew(text, index)
                 self.reasoning, self.calls = event.reasoning, list(map(replace, event.tool_calls))
             case Final():
                 self.begun, self.final = True, event
 
-    def keep(self, logprobs: list[EncodedLogprob]) -> None:
-        """Of what was received last."""
+    def keep(self, logprobs: list[EncodedLogprob], index: int) -> None:
+        """Of the tokens from `index` on, which were received last."""
         self.logprobs += logprobs
+        self._logprob_tokens += range(index, index + len(logprobs))
         self._logprob_bytes += sum(one.size for one in logprobs)
 
     @property

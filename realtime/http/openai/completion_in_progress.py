@@ -199,7 +199,8 @@ class CompletionSource(ListenerSource):
         return self._fingerprints.copy().pop() if len(self._fingerprints) == 1 else None
 
     def _keep(self, choice: Choice, before: str, event: OutgoingEvent) -> None:
-        choice.keep(self._logprobs_of(event))
+        if isinstance(event, protocol.Token):
+            choice.keep(self._logprobs_of(event), event.index)
 
     def _check_memory(self) -> None:
         self._kept.update(sum(choice.bytes for choice in self._choices.values()))

@@ -6,6 +6,7 @@ followed.
 
 from __future__ import annotations
 
+import time
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -18,7 +19,9 @@ from midstream.errors import UNREADABLE, ConnectionLost, MidstreamError, Protoco
 from midstream.protocol import ERRORS
 from midstream.url import http_url
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0  # for the connection, and for each piece of the answer
+ANSWER_S = 60.0  # for all of it
+MOST_BYTES, PIECE_BYTES = 64 * 2**20, 2**16
 
 T = TypeVar("T")
 
@@ -65,10 +68,18 @@ def _ask(request: urllib.request.Request) -> tuple[int | None, bytes]:
     """The status, where it is a refusal, and the body."""
     try:
         with _opener.open(request, timeout=TIMEOUT_S) as response:
-            return None, response.read()
+            return None, _read(response)
     except urllib.error.HTTPError as refused:
         with refused:
-            return refused.code, refused.read()
+            return refused.code, _read(refused)
+
+
+def _read(response: Any) -> bytes:
+    """As much as an answer may have, and as comes in time: where there is more, it is none of Midstream's."""
+    deadline, body = time.monotonic() + ANSWER_S, bytearray()
+    while len(body) < MOST_BYTES and time.monotonic() < deadline and (piece := response.read1(PIECE_BYTES)):
+        body += piece
+    return bytes(body)
 
 
 def _response_error(url: str, status: int, body: bytes) -> MidstreamError:

@@ -26,6 +26,10 @@ class JobError(Struct):
     message: str
 
 
+class Unattended(MidstreamError):
+    """It waits for somebody to say whether it goes on, and nobody is here."""
+
+
 class Work(Protocol):
     """How a request is answered."""
 
@@ -52,6 +56,7 @@ class Job:
         self.changed = asyncio.Event()
         self._work = work
         self._error: MidstreamError | None = None
+        self._mistake: Exception | None = None  # of ours
         self._skipped = asyncio.Event()
 
     async def run(self, client: Client, slots: asyncio.Semaphore) -> None:
@@ -63,10 +68,17 @@ class Job:
                     await first_of(self._work.do(client, self.view, self.changed), self._skipped.wait())
         except MidstreamError as error:
             self._error = error
+        except Exception as mistake:  # noqa: BLE001 - whoever shows it raises it
+            self._mistake = mistake
         finally:
             self.view.ended = True
             self.done.set()
             self.changed.set()
+
+    def check(self) -> None:
+        """Raises a mistake of ours, which is none of the request's."""
+        if self._mistake is not None:
+            raise self._mistake
 
     def skip(self) -> None:
         self._skipped.set()
@@ -90,12 +102,19 @@ class Job:
 
     def line(self) -> bytes:
         """Its result, as a line of JSON."""
-        return msgspec.json.encode(self._work.result(self.number, _job_error(self._error))) + b"\n"
+        return (
+            msgspec.json.encode(self._work.result(self.number, _job_error(self._error or self._mistake)))
+            + b"\n"
+        )
 
 
-def _job_error(error: MidstreamError | None) -> JobError | None:
+def _job_error(error: Exception | None) -> JobError | None:
     if error is None:
         return None
+    if not isinstance(error, MidstreamError):
+        return JobError("client_error", repr(error))
     if isinstance(error, RequestError):
         return JobError(error.code, str(error))
+    if isinstance(error, Unattended):
+        return JobError("guard", str(error))
     return JobError("engine_error" if isinstance(error, StreamFailed) else "connection_lost", str(error))

@@ -147,6 +147,7 @@ async def _show(waiting: deque[Job], display: Display, url: str, record: Record)
         intent = await display.show_answer(job, position)
         if intent is not None:
             return intent
+        job.check()
         display.show_summary(job.summary(url))
         record(waiting.popleft())
     return None

@@ -8,7 +8,7 @@ import time
 from msgspec import Struct
 
 from midstream.cli.answer_view import AnswerView
-from midstream.cli.jobs import JobError
+from midstream.cli.jobs import JobError, Unattended
 from midstream.cli.request_file import Request
 from midstream.cli.summary import summary
 from midstream.client import Client
@@ -52,7 +52,7 @@ class StreamWork:
         self._stream = await client.start(credit=None if self._request.stream else "auto", **options)
         async with self._stream as stream:
             try:
-                while (chunk := await stream.next()) is not None:
+                while (chunk := await _next(stream)) is not None:
                     if self._request.stream:
                         view.add_chunk(chunk, time.monotonic())
                         view.thoughts, view.calls = stream.thoughts, stream.calls
@@ -87,6 +87,16 @@ class StreamWork:
             timing=final.timing if final is not None else None,
             error=error,
         )
+
+
+async def _next(stream: Stream) -> Chunk | None:
+    """Raises Unattended where a guard has paused it."""
+    while (chunk := stream.try_next()) is None and stream.final is None:
+        if stream.pause_reason == "guard":
+            name = stream.channel.core.acts[-1].name
+            raise Unattended(f'the guard "{name}" has paused it, and nobody is here to let it go on')
+        await stream.channel.wait()
+    return chunk
 
 
 def _finish_reason(final: Final | None, error: JobError | None) -> str:
