@@ -166,10 +166,6 @@ class SpannedText:
         before = self._read_until(tokens, self.turn_begin, self._injected[:opened]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
-    @property
-    def _texts(self) -> list[list[str]]:
-        return [self.reasoning, *(call.arguments for call in self.calls)]
-
     def take_beside(self) -> list[Beside]:
         beside, self._beside = self._beside, []
         return beside
@@ -282,15 +278,24 @@ class SpannedText:
         self._note_read(())
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
-        self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
-        calls = self._calls_until(lengths)
+        calls = self._cut_texts(lengths)
         self.calls = [
             call if call.answered is None or call.answered <= index else _answered(call, None)
             for call in calls
         ]
-        self._text_bytes = sum(TEXT_BYTES + len(text) for texts in self._texts for text in texts)
         self._beside = []
         return self
+
+    def _cut_texts(self, lengths: Lengths) -> list[Call]:
+        """Of reasoning only so much stands; returns the calls that do. Weighed anew are those texts alone
+        that are others now: there may be very many calls."""
+        first = max(0, lengths.calls - 1)
+        cut = [self.reasoning, *(call.arguments for call in self.calls[first:])]
+        self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
+        calls = self._calls_until(lengths)
+        stand = [self.reasoning, *(call.arguments for call in calls[first:])]
+        self._text_bytes += sum(map(_weight, stand)) - sum(map(_weight, cut))
+        return calls
 
     def forked(self, request_id: str) -> SpannedText:
         """Another, to be rewound: this one stays as it is."""
@@ -398,7 +403,7 @@ class SpannedText:
                     )
                 case spans.CallEnded(end):
                     call = self.calls[-1]
-                    call.end = end
+                    self._end_call(call, end)
                     self._tell(
                         ToolCallDone(
                             request_id=self._request_id, index=call.index, end=end, call_id=call.call_id
@@ -413,12 +418,22 @@ class SpannedText:
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
 
+    def _end_call(self, call: Call, end: int) -> None:
+        """A piece for each token takes several times its arguments."""
+        call.end, pieces = end, call.arguments
+        call.arguments = ["".join(pieces)]
+        self._text_bytes += _weight(call.arguments) - _weight(pieces)
+
     def _keep(self, texts: list[str], text: str) -> None:
         texts.append(text)
         self._text_bytes += TEXT_BYTES + len(text)
 
     def _tell(self, event: Beside) -> None:
         self._beside.append(event)
+
+
+def _weight(texts: Sequence[str]) -> int:
+    return TEXT_BYTES * len(texts) + sum(map(len, texts))
 
 
 def _answered(call: Call, index: int | None) -> Call:
