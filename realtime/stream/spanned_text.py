@@ -266,7 +266,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
-        self._turns = [one.index for one in self._injected if one.new_turn]
+        del self._turns[bisect_right(self._turns, index) :]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
@@ -302,7 +302,7 @@ class SpannedText:
         self._read_all()
         again = copy(self)
         again._request_id = request_id
-        again._copies, again._injected = self._copies[:], self._injected[:]
+        again._copies, again._injected, again._turns = self._copies[:], self._injected[:], self._turns[:]
         return again
 
     def snapshot(
@@ -357,6 +357,7 @@ class SpannedText:
         self._read_all()
         self._injected, before = _first_of(self._injected, count), self._injected
         self._injected_tokens = count
+        self._turns = [one.index for one in self._injected if one.new_turn]
         whole = _in_common(self._injected, before)
         while self._copies[-1].injected > whole:
             self._copied_bytes -= self._copies.pop().bytes
