@@ -12,6 +12,7 @@ from midstream import protocol
 from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
 from realtime.stream.tool_loop import ResultInject, ToolLoop
+from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_calls_then import WatchedId
@@ -523,3 +524,14 @@ def test_results_of_many_calls_are_not_held_against_each_of_many_others() -> Non
     one.answer(api.Appended(one.index, 1))
     assert all(call.answered is not None for call in spans.calls)
     assert WatchedId.compared <= 10 * 30
+
+
+def test_a_rewind_looks_for_calls_that_have_results_only_where_some_wait() -> None:
+    one, calls = called(*[STOP] * 20)
+    with counted() as work:
+        one.stream._tools.settle()
+    assert work.lines < 20
+    put_in(one, one.stream.inject_of(result(calls[0])))
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    assert not one.stream.has_result(calls[0])
