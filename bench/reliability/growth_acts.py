@@ -17,8 +17,9 @@ from midstream.protocol import Fork, Guard, Message, Params
 Act = Callable[[World], Awaitable[None]]
 
 MOST_AT_ONCE = 16  # commands of a stream that its engine answers in one step
+PAUSE: protocol.StreamFrame = protocol.Pause(request_id="a")
+RESUME: protocol.StreamFrame = protocol.Resume(request_id="a")
 GUARDS = [Guard(**guard) for guard in guarded_start(FAR)["params"]["guards"]]
-MEMORY = api.Paused(0, "memory")
 
 
 class NothingThereError(Exception):
@@ -122,7 +123,7 @@ async def engine_lost(world: World) -> None:
 
 async def steered_without_engine(world: World) -> None:
     await lose_engine(world)
-    await world.steer(inject(), adjust(1), rewind(0), protocol.Pause(request_id="a"))
+    await world.steer(inject(), adjust(1), rewind(0), PAUSE)
     await world.new_engine()
 
 
@@ -190,10 +191,6 @@ async def adopted(world: World) -> None:
     await world.be_adopted(protocol.Attach(request_id="a", after=-1))
 
 
-async def started_elsewhere(world: World) -> None:
-    await world.be_adopted(world.start)
-
-
 async def ended_and_asked_for(world: World) -> None:
     await length_reached(world)
     await world.steer(protocol.Attach(request_id="a", after=-1), fork(0))
@@ -233,12 +230,10 @@ ACTS: dict[str, Act] = {
     "rewind to the middle": at_part(0.5, rewind),
     "rewind to the middle, many": at_part(0.5, rewind, MOST_AT_ONCE),
     "rewind to the first": said(rewind(0)),
-    "pause": said(protocol.Pause(request_id="a")),
-    "pause and resume, many": said(
-        *[protocol.Pause(request_id="a"), protocol.Resume(request_id="a")] * (MOST_AT_ONCE // 2)
-    ),
+    "pause": said(PAUSE),
+    "pause and resume, many": said(*[PAUSE, RESUME] * (MOST_AT_ONCE // 2)),
     "pause and release": said(protocol.Pause(request_id="a", kv="release")),
-    "resume": said(protocol.Resume(request_id="a")),
+    "resume": said(RESUME),
     "more credit": said(protocol.Grant(request_id="a", limit=1 << 20)),
     "fork from the first": at_part(0, fork),
     "fork from the middle": at_part(0.5, fork),
@@ -256,7 +251,6 @@ ACTS: dict[str, Act] = {
     "cancel all": cancelled_with_all_others,
     "hand over": handed_over,
     "be adopted": adopted,
-    "be started elsewhere": started_elsewhere,
     "time out": timed_out,
     "release memory": memory_released,
     "lose memory": memory_taken,

@@ -32,6 +32,7 @@ from tests.fakes.simulated_client import TENANT
 CONTEXT = 128 << 10  # tokens, as large models have
 UNBOUNDED = Credit(limit=1 << 20)
 STEPS_A_TURN = 64  # of the engine, that come in one read
+STEPS_ALIKE = 16  # in each of which the engine has done as much of what waits
 STILL = 8  # turns in which nothing moves, behind which nothing will
 WITH_CALLS: dict[str, Any] = {
     "messages": [Message(role="user", content="Hi")],
@@ -160,13 +161,13 @@ class World:
         await self.rest()
 
     async def rest(self) -> None:
-        """Until nothing moves by itself."""
-        still = 0
-        while still < STILL:
+        """Until nothing moves by itself, or so many steps were alike."""
+        still, steps = 0, 0
+        while still < STILL and steps < STEPS_ALIKE:
             still += 1
             if self.engine.is_asked:
                 await self.answer()
-                still = 0
+                still, steps = 0, steps + 1
             elif any(hub._long_texts.keys or not hub._incoming._lines.empty for hub in self._hubs):
                 await asyncio.sleep(0.001)
                 still = 0
