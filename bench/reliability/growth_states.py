@@ -197,6 +197,11 @@ async def injections_in_one_place(n: int) -> World:
     return world
 
 
+async def injections_into_an_argument(n: int) -> World:
+    world = await written(GOES_ON, OPEN_CALL + '"')
+    return await steered(world, n, lambda at: inject())
+
+
 async def injections_into_text(n: int) -> World:
     return await steered(await World(PLAIN).begin(), n, lambda at: inject())
 
@@ -299,6 +304,12 @@ async def calls_nobody_has_read(n: int) -> World:
         if world.listener.errors:
             break
     return world
+
+
+async def answers_nobody_has_read(n: int) -> World:
+    world = await calls(FEW)
+    world.listener.ready = False
+    return await steered(world, n, adjust)
 
 
 async def text_ahead_of_credit(n: int) -> World:
@@ -409,6 +420,7 @@ STATES = {
     "injections": State(injections, 8_000),
     "injections in one place": State(injections_in_one_place, 4_000),
     "injections into text": State(injections_into_text, 8_000),
+    "injections into an argument": State(injections_into_an_argument, 4_000),
     "turns": State(turns, 2_000),
     "grammars begun": State(grammars_begun, 4_000),
     "adjustments": State(adjustments, 4_000),
@@ -422,6 +434,7 @@ STATES = {
     "approvals that wait": State(approvals_that_wait, 2_000),
     "asked without an engine": State(asked_without_an_engine, 2_000),
     "calls nobody has read": State(calls_nobody_has_read, 2_000),
+    "answers nobody has read": State(answers_nobody_has_read, 2_000),
     "text ahead of credit": State(text_ahead_of_credit, 4_000),
     "attached again": State(attached_again, 2_000),
     "cancels from elsewhere": State(cancels_from_elsewhere, 2_000),
