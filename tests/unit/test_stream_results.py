@@ -535,3 +535,16 @@ def test_a_rewind_looks_for_calls_that_have_results_only_where_some_wait() -> No
     one.steer(protocol.Rewind(request_id="a", to=0))
     one.answer(api.Truncated(0))
     assert not one.stream.has_result(calls[0])
+
+
+def test_a_result_that_waits_has_nobody_look_for_what_others_still_wait_for() -> None:
+    lines = []
+    for count in (5, 30):
+        one, calls = called(*[STOP] * count)
+        for call_id in calls[:2]:
+            one.steer(in_tokens(one.stream.inject_of(result(call_id))))
+        with counted() as work:
+            one.answer(api.Appended(one.index, 0), api.Appended(one.index, 0))
+        assert all(one.stream.has_result(call_id) for call_id in calls[:2])
+        lines.append(work.lines)
+    assert lines[0] == lines[1]
