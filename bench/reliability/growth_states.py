@@ -131,11 +131,17 @@ async def calls_that_wait(n: int) -> World:
     return world
 
 
-async def results_that_wait(n: int) -> World:
-    """For the one that is missing."""
+async def results_on_their_way(n: int) -> World:
+    """But the last; nobody has answered them."""
     world = await calls_that_wait(n)
     for call_id in world.calls[:-1]:
         await world.say(result(call_id))
+    return world
+
+
+async def results_that_wait(n: int) -> World:
+    """For the one that is missing."""
+    world = await results_on_their_way(n)
     await world.rest()
     return world
 
@@ -413,6 +419,7 @@ STATES = {
     "begun delimiters": State(begun_delimiters, 8_000),
     "log probabilities": State(log_probabilities, 8_000),
     "calls that wait": State(calls_that_wait, 2_000),
+    "results on their way": State(results_on_their_way, 2_000),
     "results that wait": State(results_that_wait, 2_000),
     "results before the end": State(results_before_the_end, 2_000),
     "calls with results": State(calls_with_results, 2_000),
@@ -433,7 +440,7 @@ STATES = {
     "amendments that wait": State(amendments_that_wait, 2_000),
     "approvals that wait": State(approvals_that_wait, 2_000),
     "asked without an engine": State(asked_without_an_engine, 2_000),
-    "calls nobody has read": State(calls_nobody_has_read, 2_000),
+    "calls nobody has read": State(calls_nobody_has_read, 1_500),
     "answers nobody has read": State(answers_nobody_has_read, 2_000),
     "text ahead of credit": State(text_ahead_of_credit, 4_000),
     "attached again": State(attached_again, 2_000),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import math
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,7 @@ class World:
         fields: dict[str, Any] = {"credit": UNBOUNDED, "on_disconnect": "continue", "return_tokens": True}
         self.start = Start(request_id="a", params=Params(**params), **(fields | asked))
         self._hubs = [self.hub]
+        self._most_steps = math.inf  # to wait for
         self._steps = 0
 
     def _gateway(self, *, is_home: bool) -> Hub:
@@ -80,7 +82,9 @@ class World:
         return RecordingListener(SimpleNamespace(hub=hub or self.hub))  # type: ignore[arg-type]
 
     def begin_anew(self) -> None:
-        """In another process, which has no threads yet: what was told before is told."""
+        """In another process, which has no threads yet. What was told before is told, and of what waits a few
+        steps show enough."""
+        self._most_steps = STEPS_ALIKE
         for hub in self._hubs:
             hub._long_texts._pool = hub._adoptions._pool = TokenizingPool()
         self.listener.heard.clear()
@@ -161,9 +165,9 @@ class World:
         await self.rest()
 
     async def rest(self) -> None:
-        """Until nothing moves by itself, or so many steps were alike."""
+        """Until nothing moves by itself, or enough steps were alike."""
         still, steps = 0, 0
-        while still < STILL and steps < STEPS_ALIKE:
+        while still < STILL and steps < self._most_steps:
             still += 1
             if self.engine.is_asked:
                 await self.answer()
