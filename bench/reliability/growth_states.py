@@ -364,7 +364,7 @@ LET_BY = Guard(name="b", do="pause", regex="b")
 
 async def let_by(n: int) -> World:
     """What a guard pauses for, and its client lets by; and budgets that are spent behind all of it."""
-    budgets = [Guard(name=str(at), do="tell", budget=Budget(tokens=2 * n)) for at in range(15)]
+    budgets = [Guard(name=str(at), do="tell", budget=Budget(tokens=n)) for at in range(15)]
     world = await World(PLAIN, guards=[LET_BY, *budgets]).begin()
     for _ in range(n):
         await world.write(LITTLE)
