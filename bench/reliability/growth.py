@@ -59,10 +59,9 @@ class Cost(NamedTuple):
         return self.played.ms > MOST_MS or (self.played.ms > LONG_MS and self.growth > MOST_GROWTH)
 
     def __str__(self) -> str:
+        grown = "" if self.of_a_quarter_ms is None else f", {self.growth:.1f} times a quarter's"
         outcome = f" ({self.played.outcome})" if self.played.outcome else ""
-        return (
-            f"{self.state}, {self.act}: {self.played.ms:.1f} ms, {self.growth:.1f} times a quarter's{outcome}"
-        )
+        return f"{self.state}, {self.act}: {self.played.ms:.1f} ms{grown}{outcome}"
 
 
 async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
