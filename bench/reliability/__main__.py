@@ -3,7 +3,8 @@
 `python -m bench.reliability [name ...] [--scale 0.01]` runs some of them, or less of each: with `deaths
 --scale 0.1` a hundred engines are killed. `abuse --attack-s 2` has all attacks, each for two seconds,
 and `abuse --attack "fork, all, 50"` one, on a server of its own. `stories --seed 40017` tells one of them
-again, line by line. Seeds stand in the modules: the same command does the same again.
+again, line by line, and `growth --state calls` does all that may be done to a stream with many calls. Seeds
+stand in the modules: the same command does the same again.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ EXPERIMENTS = (
     "draws",
     "fuzz",
     "stories",
+    "growth",
     "abuse",
     "deaths",
     "hangs",
@@ -49,7 +51,8 @@ EXPERIMENTS = (
     "drains",
     "soak",
 )
-OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",)}  # what may be asked of each beside
+# What may be asked of each beside.
+OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",), "growth": ("states",)}
 MOST_S = 7200.0  # for one of them
 RESULTS = Path("bench/results/reliability.json")  # and the table beside it
 SAID = {"name", "goal", "met", "scale", "took_s"}  # what has a column of its own
@@ -62,6 +65,7 @@ def main() -> int:
     parser.add_argument("--attack-s", type=float, help="seconds of each attack of `abuse`")
     parser.add_argument("--attack", action="append", dest="attacks", help="one of `abuse`, by itself")
     parser.add_argument("--seed", type=int, action="append", dest="seeds", help="one of `stories`, aloud")
+    parser.add_argument("--state", action="append", dest="states", help="one of `growth`, by itself")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(EXPERIMENTS):
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")

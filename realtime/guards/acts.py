@@ -6,6 +6,8 @@ what was done behind it, as if it had not come so far; one by a guard is itself 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec import Struct
 
 from midstream.protocol import Guard
@@ -22,8 +24,13 @@ class Act(Struct, frozen=True):
 
 
 class Acts:
-    def __init__(self, acts: list[Act] | None = None) -> None:
-        self._acts = acts or []
+    """Asked with every token, of each guard: so it is known which are whose, for one may have let by very
+    many."""
+
+    def __init__(self) -> None:
+        self._acts: list[Act] = []
+        self._rewinds = Counter[str]()  # by name
+        self._passed: dict[str, list[Act]] = {}  # by name, those that let something by
 
     @property
     def bytes(self) -> int:
@@ -42,24 +49,33 @@ class Acts:
 
     def add(self, act: Act) -> None:
         self._acts.append(act)
+        if act.token is None:
+            self._passed.setdefault(act.guard.name, []).append(act)
+        else:
+            self._rewinds[act.guard.name] += 1
 
     def times(self, name: str) -> int:
         """How often the guard of this name has rewound."""
-        return sum(act.token is not None and act.guard.name == name for act in self._acts)
+        return self._rewinds[name]
 
     def passed(self, guard: Guard, index: int | None = None) -> bool:
         """Whether this very guard has had its say, at this index or anywhere."""
-        return any(
-            act.token is None and act.guard == guard and index in (None, act.index) for act in self._acts
-        )
+        own = self._passed.get(guard.name, [])
+        return any(act.guard == guard and index in (None, act.index) for act in reversed(own))
 
     def cut(self, index: int) -> None:
         """All that was done since the stream stood before this output token is taken back."""
         while self._acts and self._acts[-1].index > index:
-            self._acts.pop()
+            act = self._acts.pop()
+            if act.token is None:
+                self._passed[act.guard.name].pop()
+            else:
+                self._rewinds[act.guard.name] -= 1
 
     def until(self, index: int) -> Acts:
         """Of another that goes on as this one stood there."""
-        again = Acts(self._acts[:])
+        again = Acts()
+        again._acts, again._rewinds = self._acts[:], self._rewinds.copy()
+        again._passed = {name: acts[:] for name, acts in self._passed.items()}
         again.cut(index)
         return again

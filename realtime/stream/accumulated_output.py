@@ -7,7 +7,7 @@ tokenizer, stop strings and the reader of calls, and nothing of events, credit o
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator
 from copy import copy
 from itertools import accumulate
@@ -32,6 +32,7 @@ class Output:
         self.tokens = array("i")  # a number in four bytes: there are many, and streams stay long
         self.injections: list[tuple[int, array[int]]] = []  # (index of the output token behind it, tokens)
         self._injected = 0  # tokens of all of them
+        self._injected_before = array("q")  # each
         self._ends = array("q")  # code points released up to and with each token
         self._min_tokens = min_tokens
         self.spans = spans
@@ -82,13 +83,15 @@ class Output:
                 self.spans.amend(amends)
             self.spans.inject(tokens, new_turn=new_turn, answers=answers)
         self.injections.append((len(self.tokens), array("i", tokens)))
+        self._injected_before.append(self._injected)
         self._injected += len(tokens)
 
     def injected(self, before: int | None = None) -> int:
         """Tokens injected; with `before`, only those that stand there or earlier."""
         if before is None:
             return self._injected
-        return sum(len(tokens) for index, tokens in self.injections if index <= before)
+        number = bisect_right(self.injections, before, key=itemgetter(0))
+        return self._injected_before[number] if number < len(self.injections) else self._injected
 
     @property
     def injection_bytes(self) -> int:
@@ -177,9 +180,17 @@ class Output:
         sent = self.length_with(index)
         self.reader = self.reader.rewound(self.tokens, index, sent, stop, self._min_tokens)
         del self.tokens[index:], self._ends[index:]
-        self._injected = self.injected(before=index) if injected is None else injected
-        self.injections = _first_of(self.injections, self._injected)
+        self._cut_injections(self.injected(before=index) if injected is None else injected)
         self._note_held()
+
+    def _cut_injections(self, count: int) -> None:
+        """No more than the first so many tokens of them stand, of the last perhaps a part."""
+        number = bisect_left(self._injected_before, count)
+        del self.injections[number:], self._injected_before[number:]
+        self._injected = count
+        if number:
+            index, tokens = self.injections[-1]
+            self.injections[-1] = index, tokens[: count - self._injected_before[-1]]
 
     def hold(self, length: int) -> None:
         """No more than so many code points of the content stand: a rewind had more be held, by stop strings
@@ -197,20 +208,10 @@ class Output:
     def forked(self, request_id: str, index: int, stop: tuple[str, ...], min_tokens: int) -> Output:
         """Another, that goes on behind the first `index` tokens; this one stays as it is."""
         again = copy(self)
-        again.tokens, again._ends, again.injections = self.tokens[:], self._ends[:], self.injections[:]
+        again.tokens, again._ends = self.tokens[:], self._ends[:]
+        again.injections, again._injected_before = self.injections[:], self._injected_before[:]
         again._min_tokens = min_tokens
         if self.spans is not None:
             again.spans = again.reader = self.spans.forked(request_id)
         again.cut(index, stop)
         return again
-
-
-def _first_of(injections: list[tuple[int, array[int]]], count: int) -> list[tuple[int, array[int]]]:
-    """Those of the first so many tokens."""
-    kept: list[tuple[int, array[int]]] = []
-    for index, tokens in injections:
-        if count <= 0:
-            break
-        kept.append((index, tokens[:count]))
-        count -= len(tokens)
-    return kept

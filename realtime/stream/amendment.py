@@ -8,6 +8,9 @@ anything else than what was asked for. It knows one stream's output, and no engi
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
+from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -24,6 +27,7 @@ from realtime.tools.json_scanner import signs_in
 from realtime.tools.parts import Arguments
 from realtime.tools.same_json import same_json
 from realtime.tools.span_reader import SpanReader
+from realtime.tools.spelling import Spelling
 from realtime.tools.token_text import TokenText
 
 LONGEST, MOST_SIGNS = (
@@ -32,6 +36,7 @@ LONGEST, MOST_SIGNS = (
 )  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
 LONGEST_BEGINNING = 4 << 10  # and of that before its name and its arguments are found, one by one: some 10 ms
+READ_AT_ONCE = 256  # tokens behind that
 
 
 class Amendment(NamedTuple):
@@ -42,12 +47,11 @@ class Amendment(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """A call as it stands: its text, where in that its arguments begin, and how far each token goes which
-    ends with a character, as tokens behind the prompt and characters."""
+    """A call as it stands: its text, where in that its arguments begin, its tokens, and what reads it."""
 
     text: str
     begin: int
-    ends: list[tuple[int, int]]
+    tokens: _CallTokens
     reader: CallReader
 
 
@@ -70,7 +74,7 @@ def amendment(output: Output, call: Call, frame: protocol.Amend, model: ServedMo
         pieces = within_string(pieces, partial=frame.partial)
     same, rest = continued(begun, pieces)
     stands = written.begin + same
-    behind, length = next(end for end in reversed(written.ends) if end[1] <= stands)
+    behind, length = written.tokens.last_end(stands)
     text = written.text[length:stands] + rest
     if not rest and (not frame.partial or stands == len(written.text)):
         return Amendment(None, [])
@@ -133,32 +137,93 @@ def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
     reader, injections, behind = spans.before_call(output.tokens, call)
     search = _Search(reader)
     until = len(output) if call.end is None else call.end
-    by_token, pieces = spans.spelling.delimiters.by_token, spans.spelling.pieces
-    characters, text, ends = TokenText(0), "", [(behind, 0)]
-    for behind, token in enumerate(output.known_from(call.index, injections, until), behind + 1):  # noqa: B020
-        mark = by_token.get(token)
-        more = characters.add(b"", ends=True) + mark if mark else characters.add(pieces.get(token, b""))
-        for char in more:
-            if search.settled:
-                break
-            search.read(char)
-        text += more
+    tokens = _CallTokens(spans.spelling, list(output.known_from(call.index, injections, until)), behind)
+    while tokens.left:
+        search.read(tokens.read(READ_AT_ONCE if search.settled else 1))
         most, where = (
             (LONGEST_WRITTEN, "")
             if search.settled
             else (LONGEST_BEGINNING, " until its name is known and its arguments begin")
         )
-        if len(text) > most:
+        if tokens.length > most:
             raise Refusal(
                 "invalid_params",
                 f'Call "{call.call_id}", with what was injected before it, has more than {most} characters'
                 f"{where}: rewind, and inject it anew.",
             )
-        if not characters.within_character:
-            ends.append((behind, len(text)))
     if search.begin is None or search.call is None:
         raise Refusal("invalid_params", f'The arguments of call "{call.call_id}" have not begun.')
-    return _Written(text, search.begin, ends, search.call)
+    return _Written(tokens.text, search.begin, tokens, search.call)
+
+
+class _CallTokens:
+    """A call's tokens, read a run at a time: where each of them ends is looked at in one run alone, for there
+    may be one for each character. `behind`: tokens behind the prompt that stand before."""
+
+    def __init__(self, spelling: Spelling, tokens: list[int], behind: int) -> None:
+        self._marks = spelling.delimiters.by_token
+        self._pieces = spelling.pieces
+        self._tokens = tokens
+        self._behind = behind
+        self._at = self.length = 0  # tokens and characters that were read
+        self._characters = TokenText(0)
+        self._runs: list[_Run] = []
+
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._tokens)
+
+    @property
+    def text(self) -> str:
+        return "".join(run.text for run in self._runs)
+
+    def read(self, count: int) -> str:
+        """So many more of them."""
+        characters, tokens = self._characters.copy(), self._tokens[self._at : self._at + count]
+        text = self._said(tokens, self._characters)
+        self._runs.append(_Run(self._at, self.length, characters, tokens, text))
+        self._at += len(tokens)
+        self.length += len(text)
+        return text
+
+    def _said(self, tokens: list[int], characters: TokenText) -> str:
+        said, begun = "", 0
+        for at in [at for at, token in enumerate(tokens) if token in self._marks]:
+            said += characters.add(self._bytes_of(tokens[begun:at]))
+            said += characters.add(b"", ends=True) + self._marks[tokens[at]]
+            begun = at + 1
+        return said + characters.add(self._bytes_of(tokens[begun:]))
+
+    def _bytes_of(self, tokens: list[int]) -> bytes:
+        return b"".join(map(self._pieces.get, tokens, repeat(b"")))
+
+    def last_end(self, most: int) -> tuple[int, int]:
+        """Of the last token that ends with a character, among the first so many: as tokens behind the prompt,
+        and characters."""
+        for run in reversed(self._runs[: bisect_right(self._runs, most, key=attrgetter("length"))]):
+            found, length, characters = None, run.length, run.characters.copy()
+            for at, token in enumerate(run.tokens, self._behind + run.at):
+                if not characters.within_character:
+                    found = at, length
+                length += len(self._said([token], characters))
+                if length > most:
+                    break
+            else:
+                if not characters.within_character:
+                    found = at + 1, length
+            if found is not None:
+                return found
+        return self._behind, 0
+
+
+class _Run(NamedTuple):
+    """`at` and `length`: tokens and characters before it; `characters`: what had begun of one."""
+
+    at: int
+    length: int
+    characters: TokenText
+    tokens: list[int]
+    text: str
 
 
 class _Search:
@@ -176,7 +241,14 @@ class _Search:
     def settled(self) -> bool:
         return self.begin is not None and self._reader.lengths.calls > self._ordinal
 
-    def read(self, char: str) -> None:
+    def read(self, text: str) -> None:
+        """Character by character, until it is found."""
+        for char in text:
+            if self.settled:
+                return
+            self._read(char)
+
+    def _read(self, char: str) -> None:
         last = self._reader.call
         self._reader.feed_text(char, 0)
         self._at += 1

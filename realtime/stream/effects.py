@@ -83,7 +83,7 @@ class Effects:
             return  # it stands behind what is withheld, and will be void
         self._context.inject(command, frame)
         self._tools.turn_has_ended &= not command.tokens
-        if self._tools.settle():
+        if command.tokens and self._tools.settle():  # else it is a result that waits for others
             self._results.go_on_behind()
         if isinstance(frame, protocol.Amend) and command.behind is not None:
             self._results.go_on_with_call()

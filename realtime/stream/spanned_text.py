@@ -167,10 +167,6 @@ class SpannedText:
         before = self._read_until(tokens, self.turn_begin, self._injected[:opened]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
-    @property
-    def _texts(self) -> list[list[str]]:
-        return [self.reasoning, *(call.arguments for call in self.calls)]
-
     def take_beside(self) -> list[Beside]:
         beside, self._beside = self._beside, []
         return beside
@@ -272,7 +268,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
-        self._turns = [one.index for one in self._injected if one.new_turn]
+        del self._turns[bisect_right(self._turns, index) :]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
@@ -284,22 +280,31 @@ class SpannedText:
         self._note_read(())
         lengths = self._reader.lengths
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
-        self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
-        calls = self._calls_until(lengths)
+        calls = self._cut_texts(lengths)
         self.calls = [
             call if call.answered is None or call.answered <= index else _answered(call, None)
             for call in calls
         ]
-        self._text_bytes = sum(TEXT_BYTES + len(text) for texts in self._texts for text in texts)
         self._beside = []
         return self
+
+    def _cut_texts(self, lengths: Lengths) -> list[Call]:
+        """Of reasoning only so much stands; returns the calls that do. Weighed anew are those texts alone
+        that are others now: there may be very many calls."""
+        first = max(0, lengths.calls - 1)
+        cut = [self.reasoning, *(call.arguments for call in self.calls[first:])]
+        self.reasoning = ["".join(self.reasoning)[: lengths.reasoning]]
+        calls = self._calls_until(lengths)
+        stand = [self.reasoning, *(call.arguments for call in calls[first:])]
+        self._text_bytes += sum(map(_weight, stand)) - sum(map(_weight, cut))
+        return calls
 
     def forked(self, request_id: str) -> SpannedText:
         """Another, to be rewound: this one stays as it is."""
         self._read_all()
         again = copy(self)
         again._request_id = request_id
-        again._copies, again._injected = self._copies[:], self._injected[:]
+        again._copies, again._injected, again._turns = self._copies[:], self._injected[:], self._turns[:]
         return again
 
     def snapshot(
@@ -354,6 +359,7 @@ class SpannedText:
         self._read_all()
         self._injected, before = _first_of(self._injected, count), self._injected
         self._injected_tokens = count
+        self._turns = [one.index for one in self._injected if one.new_turn]
         whole = _in_common(self._injected, before)
         while self._copies[-1].injected > whole:
             self._copied_bytes -= self._copies.pop().bytes
@@ -400,7 +406,7 @@ class SpannedText:
                     )
                 case spans.CallEnded(end):
                     call = self.calls[-1]
-                    call.end = end
+                    self._end_call(call, end)
                     self._tell(
                         ToolCallDone(
                             request_id=self._request_id, index=call.index, end=end, call_id=call.call_id
@@ -415,12 +421,22 @@ class SpannedText:
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
 
+    def _end_call(self, call: Call, end: int) -> None:
+        """A piece for each token takes several times its arguments."""
+        call.end, pieces = end, call.arguments
+        call.arguments = ["".join(pieces)]
+        self._text_bytes += _weight(call.arguments) - _weight(pieces)
+
     def _keep(self, texts: list[str], text: str) -> None:
         texts.append(text)
         self._text_bytes += TEXT_BYTES + len(text)
 
     def _tell(self, event: Beside) -> None:
         self._beside.append(event)
+
+
+def _weight(texts: Sequence[str]) -> int:
+    return TEXT_BYTES * len(texts) + sum(map(len, texts))
 
 
 def _answered(call: Call, index: int | None) -> Call:

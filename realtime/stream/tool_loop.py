@@ -168,6 +168,8 @@ class ToolLoop:
     def settle(self) -> bool:
         """Calls have been answered, or are no more what they were: nothing of theirs waits any longer.
         Whether any result did."""
+        if not self._results:
+            return False
         missing = {call.call_id for call in self.missing}
         settled = self._results.keys() - missing
         for call_id in settled:

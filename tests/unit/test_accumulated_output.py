@@ -8,6 +8,7 @@ import pytest
 
 from realtime.stream.accumulated_output import Output
 from realtime.text.detokenizer import TextStream
+from tests.fakes.counted_work import counted
 from tests.fakes.simulated_server import toy_tokenizer
 
 
@@ -133,3 +134,20 @@ def test_taking_back_costs_what_is_taken_back_and_not_what_stands(monkeypatch: p
     output.cut(len(output) - 3, ("END",))
     output.text(1000, flushed=False)
     assert read == [[*b"on "]], "what was released is not made anew"
+
+
+def test_how_much_was_injected_is_known_without_a_look_at_all_that_was() -> None:
+    lines = []
+    for count in (10, 1000):
+        output = said("a")
+        for _ in range(count):
+            output.inject([65, 66])
+            output.add(97)
+        with counted() as work:
+            assert output.injected(before=count - 1) == 2 * (count - 1)
+            output.cut(count - 1, ())
+        assert (output.injected(), len(output.injections)) == (2 * (count - 1), count - 1)
+        output.cut(count - 1, (), injected=2 * count - 3)
+        assert (output.injected(), list(output.injections[-1][1])) == (2 * count - 3, [65])
+        lines.append(work.lines)
+    assert lines[0] == lines[1]

@@ -20,6 +20,7 @@ from realtime.stream.spanned_text import SpannedText
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds
+from tests.fakes.counted_work import counted
 from tests.fakes.spelt_calls import SPELT, Calls, Pieces
 
 SCHEMA = {
@@ -248,6 +249,18 @@ def test_a_call_that_takes_long_to_read_again_is_not_amended(monkeypatch: pytest
     assert output.spans.lengths.calls == len(CALLS), "all of it is read"
     with pytest.raises(Refusal, match="more than 2000 characters"):
         written.amend(output, OLD)
+
+
+def test_what_is_read_again_of_a_long_call_is_read_many_tokens_at_a_time() -> None:
+    lines = []
+    for length in (500, 10_000):
+        written = Written("hermes", [("find", OLD | {"q": "ÿ" * length})], single=True)
+        output = written.output(len(written.tokens))
+        with counted() as work:
+            written.amend(output, OLD | {"q": "ÿ" * length + "x"})
+        lines.append(work.lines)
+        assert said(output)["q"] == "ÿ" * length + "x"
+    assert lines[1] < lines[0] + 4 * 10_000
 
 
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "glm"])

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
+from realtime.guards.acts import Act, Acts
 from realtime.guards.pattern import pattern_of
 from realtime.refusal import Refusal
 from realtime.stream.pending_commands import MOST_UNDER_WAY
+from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, PROMPT, RUN_OUT, LoneStream, kinds, text
 from tests.unit.test_stream_results import HELD
@@ -642,3 +644,25 @@ def test_what_guards_look_for_is_made_when_they_are_asked_for_and_weighs(
     monkeypatch.setattr("realtime.guards.pattern.Pattern", None)
     one.answer(api.Adjusted(0))
     assert one.stream.context.bytes - before > weight
+
+
+def test_whether_a_guard_has_had_its_say_is_known_without_a_look_at_what_others_let_by() -> None:
+    lines = []
+    others, spent = (
+        Guard(name="b", do="pause", regex="b"),
+        Guard(name="c", do="tell", budget=Budget(tokens=1)),
+    )
+    for count in (1, 100):
+        acts = Acts()
+        for index in range(count):
+            acts.add(Act(others, index))
+        acts.add(Act(spent, count))
+        with counted() as work:
+            assert acts.passed(spent)
+            assert not acts.passed(spent, 0)
+            assert acts.times("c") == 0
+        lines.append(work.lines)
+        assert acts.passed(others, 0)
+        acts.cut(0)
+        assert (acts.passed(spent), acts.passed(others)) == (False, True)
+    assert lines[0] == lines[1]

@@ -12,6 +12,7 @@ from midstream import protocol
 from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
 from realtime.stream.tool_loop import ResultInject, ToolLoop
+from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import LoneStream, kinds
 from tests.unit.test_calls_then import WatchedId
@@ -462,7 +463,7 @@ def test_what_waits_is_weighed_and_goes_with_its_call() -> None:
     assert one.stream.bytes > before + 10_000
     one.steer(protocol.Rewind(request_id="a", to=3))
     one.answer(api.Truncated(3))
-    assert one.stream.bytes < before + 5_000
+    assert one.stream.bytes < before + 8_000
 
 
 def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
@@ -542,3 +543,27 @@ def test_results_of_many_calls_are_not_held_against_each_of_many_others() -> Non
     one.answer(api.Appended(one.index, 1))
     assert all(call.answered is not None for call in spans.calls)
     assert WatchedId.compared <= 10 * 30
+
+
+def test_a_rewind_looks_for_calls_that_have_results_only_where_some_wait() -> None:
+    one, calls = called(*[STOP] * 20)
+    with counted() as work:
+        one.stream._tools.settle()
+    assert work.lines < 20
+    put_in(one, one.stream.inject_of(result(calls[0])))
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.answer(api.Truncated(0))
+    assert not one.stream.has_result(calls[0])
+
+
+def test_a_result_that_waits_has_nobody_look_for_what_others_still_wait_for() -> None:
+    lines = []
+    for count in (5, 30):
+        one, calls = called(*[STOP] * count)
+        for call_id in calls[:2]:
+            one.steer(in_tokens(one.stream.inject_of(result(call_id))))
+        with counted() as work:
+            one.answer(api.Appended(one.index, 0), api.Appended(one.index, 0))
+        assert all(one.stream.has_result(call_id) for call_id in calls[:2])
+        lines.append(work.lines)
+    assert lines[0] == lines[1]

@@ -27,11 +27,12 @@ from midstream.protocol import (
     ToolCallDone,
 )
 from realtime.stream.past import begun
-from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TOKEN_BYTES
+from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds, no_texts
 from realtime.tools.span_reader import SpanReader
+from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, RUN_OUT, LoneStream, kinds
 from tests.fakes.spelt_calls import Told
@@ -817,6 +818,24 @@ def test_what_a_reader_holds_is_copied_a_few_times_and_weighs() -> None:
     one.steer(protocol.Rewind(request_id="a", to=0))
     one.answer(api.Truncated(0))
     assert spans.bytes < weighed / 5
+
+
+def test_a_rewind_weighs_what_it_takes_back_and_not_all_that_was_called() -> None:
+    lines = []
+    for length in (10, 12_000):
+        asked = ASKED | {"on_tool_call": "continue"}
+        one = LoneStream(model=MODEL, credit=Credit(limit=100_000), asked=asked)
+        _write(one, *(FIND.replace("é", "x" * length) + TEXT.replace("é", "e")).encode())
+        one.take()
+        one.steer(protocol.Rewind(request_id="a", to=one.index - 8))
+        with counted() as work:
+            one.answer(api.Truncated(one.index - 8))
+        lines.append(work.lines)
+        spans = one.stream.output.spans
+        assert spans is not None
+        texts = [*spans.reasoning, *(text for call in spans.calls for text in call.arguments)]
+        assert spans._text_bytes == sum(TEXT_BYTES + len(text) for text in texts)
+    assert lines[1] < lines[0] + 6_000
 
 
 def test_what_is_offered_weighs() -> None:

@@ -1,0 +1,218 @@
+"""The world of a stream that has grown large: a hub in an event loop that times its turns, one connection,
+and an engine that says what it is told to and answers what it is asked, as far as it is granted.
+
+Whatever the gateway does to a stream is done here as in a server, by the hub, in turns. It knows no model,
+and neither how a stream is made large nor what is then done to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from bench.reliability.growth_engine import PlayedEngine
+from bench.reliability.story_starts import WITH_TOOLS
+from engine import api, toy_model
+from midstream.protocol import Credit, Error, Final, Function, Message, Params, Start, StreamFrame, Tool
+from realtime.hub.hub import Hub
+from realtime.hub.observers import Observer
+from realtime.hub.registry import LiveStream
+from realtime.hub.stream_key import StreamKey
+from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.stream.stream import Stream
+from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import Tokenizer
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import TENANT
+
+CONTEXT = 128 << 10  # tokens, as large models have
+UNBOUNDED = Credit(limit=1 << 20)
+STEPS_A_TURN = 64  # of the engine, that come in one read
+STEPS_ALIKE = 16  # in each of which the engine has done as much of what waits
+STILL = 8  # turns in which nothing moves, behind which nothing will
+WITH_CALLS: dict[str, Any] = {
+    "messages": [Message(role="user", content="Hi")],
+    "tools": [Tool(function=Function(name="find")), Tool(function=Function(name="stop"))],
+}
+PLAIN: dict[str, Any] = {"prompt": "Once"}
+
+
+class TimedLoop(asyncio.SelectorEventLoop):
+    """It knows how long its longest turn took, in seconds of the processor that its own thread had."""
+
+    longest_s = 0.0
+
+    def _run_once(self) -> None:
+        began_s = time.thread_time()
+        super()._run_once()  # type: ignore[misc]
+        self.longest_s = max(self.longest_s, time.thread_time() - began_s)
+
+
+class World:
+    def __init__(self, asked: dict[str, Any], **params: Any) -> None:
+        """`asked`: of its start, beside its parameters."""
+        self.engine = PlayedEngine()
+        self.hub = self._gateway(is_home=True)
+        self.listener = self.connection()
+        fields: dict[str, Any] = {"credit": UNBOUNDED, "on_disconnect": "continue", "return_tokens": True}
+        self.start = Start(request_id="a", params=Params(**params), **(fields | asked))
+        self._hubs = [self.hub]
+        self._most_steps = math.inf  # to wait for
+        self._steps = 0
+
+    def _gateway(self, *, is_home: bool) -> Hub:
+        """Of those that are not at home, streams are only asked for."""
+
+        def send(number: int, commands: list[api.AnyCommand]) -> None:
+            self.engine.be_asked(hub, commands)
+            if is_home:
+                self.engine.hear(commands)
+
+        hub = Hub(send, Observer(), window=64, max_streams=4096)
+        hub.engine_ready(0, _model(), 16, keeper=b"engine")
+        return hub
+
+    def connection(self, hub: Hub | None = None) -> RecordingListener:
+        """Another, of the same client."""
+        return RecordingListener(SimpleNamespace(hub=hub or self.hub))  # type: ignore[arg-type]
+
+    def begin_anew(self) -> None:
+        """In another process, which has no threads yet. What was told before is told, and of what waits a few
+        steps show enough."""
+        self._most_steps = STEPS_ALIKE
+        for hub in self._hubs:
+            hub._long_texts._pool = hub._adoptions._pool = TokenizingPool()
+        self.listener.heard.clear()
+        self.listener.answers.clear()
+        self.listener.errors.clear()
+
+    @property
+    def entry(self) -> LiveStream:
+        entry = self.hub._registry.by_key(StreamKey(TENANT, "a"))
+        assert entry is not None, "it lives"
+        return entry
+
+    @property
+    def stream(self) -> Stream:
+        return self.entry.stream
+
+    @property
+    def calls(self) -> list[str]:
+        return [call.call_id for call in self.stream.output.calls]
+
+    @property
+    def sent(self) -> int:
+        """Output tokens."""
+        return self.stream.outbox.sent
+
+    @property
+    def outcome(self) -> str:
+        """What was said no to, or how it ended; nothing, where it goes on."""
+        told = [*self.listener.errors, *self.listener.answers, *self.listener.heard]
+        refused = [event.code for event in told if isinstance(event, Error)]
+        ended = [event.finish_reason for event in told if isinstance(event, Final)]
+        return next(iter([*refused, *ended]), "")
+
+    # -- what is said, each in a turn of its own -----------------------------------------------------
+
+    async def say(self, frame: StreamFrame, listener: RecordingListener | None = None) -> None:
+        (listener or self.listener).send(frame)
+        await asyncio.sleep(0)
+
+    async def steer(self, *frames: StreamFrame) -> None:
+        """And wait for all that comes of it: what is said at once is answered in one step."""
+        for frame in frames:
+            await self.say(frame)
+        await self.rest()
+
+    async def hear(self, *news: api.News) -> None:
+        """The engine says this in one step."""
+        await self._hear_steps([list(news)])
+
+    async def _hear_steps(self, steps: list[list[api.News]]) -> None:
+        if steps and self.engine.lives:
+            self.hub.receive_steps(0, [self._step(news) for news in steps])
+        await asyncio.sleep(0)
+
+    def _step(self, news: list[api.News]) -> api.StepOutput:
+        self._steps += 1
+        output = api.StepOutput(self._steps, news, api.Stats(step_s=0.01))
+        self.engine.keeping.tell(output)
+        return output
+
+    async def write(self, text: str, *, logprobs: int | None = None) -> None:
+        """The engine writes it, a byte a token and a token a step, as far as it may."""
+        data, number = text.encode(), self.stream.number
+        for at in range(0, len(data), STEPS_A_TURN):
+            some = self.engine.write(number, data[at : at + STEPS_A_TURN], logprobs)
+            await self._hear_steps([[news] for news in some])
+            if self.engine.is_asked:
+                await self.answer()
+        await self.rest()
+
+    async def answer(self) -> None:
+        """The engine does what it was asked, in one step."""
+        await self.hear(*self.engine.answers())
+
+    async def end_turn(self) -> None:
+        """The model writes an end token, behind which the stream may have to go on."""
+        await self.hear(self.engine.end(self.stream.number))
+        await self.rest()
+
+    async def rest(self) -> None:
+        """Until nothing moves by itself, or enough steps were alike."""
+        still, steps = 0, 0
+        while still < STILL and steps < self._most_steps:
+            still += 1
+            if self.engine.is_asked:
+                await self.answer()
+                still, steps = 0, steps + 1
+            elif any(hub._long_texts.keys or not hub._incoming._lines.empty for hub in self._hubs):
+                await asyncio.sleep(0.001)
+                still = 0
+            else:
+                await asyncio.sleep(0)
+
+    # -- who comes and goes --------------------------------------------------------------------------
+
+    async def begin(self) -> World:
+        """The stream, with a listener that reads."""
+        await self.steer(self.start)
+        assert not self.listener.errors, self.listener.errors[0].message
+        await self.hear(api.News(self.stream.number, admitted=0))
+        return self
+
+    async def lose_engine(self) -> None:
+        self.engine.die()
+        self.hub.engine_lost(0)
+        await asyncio.sleep(0)
+        await self.rest()
+
+    async def new_engine(self) -> None:
+        self.engine.lives = True
+        self.hub.engine_ready(0, _model(), 16, keeper=b"engine")
+        await asyncio.sleep(0)
+        await self.rest()
+
+    async def leave(self) -> None:
+        self.listener.leave()
+        await asyncio.sleep(0)
+        await self.rest()
+
+    async def be_adopted(self, frame: StreamFrame) -> None:
+        """The client comes to another gateway with this frame, to which the engine gives the stream."""
+        other = self._gateway(is_home=False)
+        self._hubs.append(other)
+        self.listener = self.connection(other)
+        await self.steer(frame)
+
+
+@functools.cache
+def _model() -> ServedModel:
+    definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
+    return ServedModel("toy", Tokenizer(definition, WITH_TOOLS), toy_model.VOCAB, CONTEXT, "fp")
