@@ -167,7 +167,7 @@ class Engine:
         """What is known by now of next tokens: an error, an answer that was waited for, or the tokens
         themselves. Where very many commands waited for answers, tenants take turns, and others' go on in the
         next step."""
-        done, waiting = 0, self._steering.num_waiting
+        done, waiting, now = 0, self._steering.num_waiting, list[Sequence]()
         for sequence in _in_turns(self._constraining.settle()):
             constraint = sequence.constraint
             assert constraint is not None
@@ -179,11 +179,13 @@ class Engine:
                 self._constraining.postpone(sequence)
             else:
                 done += waiting(sequence)
-                self._steering.go_on(sequence)
-                if not sequence.num_placeholders:
-                    self._force(sequence)
-                if self._lives(sequence):
-                    self._lifecycle.update(sequence)
+                now.append(sequence)
+        for sequence in now:  # who asks again stands behind those that go on in the next step
+            self._steering.go_on(sequence)
+            if not sequence.num_placeholders:
+                self._force(sequence)
+            if self._lives(sequence):
+                self._lifecycle.update(sequence)
 
     def _force(self, sequence: Sequence) -> None:
         """Take the tokens to which its grammar leaves it no choice, if it has come so far."""

@@ -55,6 +55,7 @@ def _weight_of_plain(one: StreamNews) -> int:
 class _Waiting(Struct, eq=False):
     """How many news of one stream, in each line: the dear ones came first."""
 
+    payer: int  # of the first: one that is adopted meanwhile has another
     dear: int = 0
     plain: int = 0
 
@@ -105,7 +106,7 @@ class NewsLines:
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
         again = replace(self._weighed(replace(one.step, left=1), one.news), is_more=one.is_more)
-        self._waiting.setdefault(one.news.stream, _Waiting()).dear += 1
+        self._wait(again).dear += 1
         self._dear.first(again)
 
     def __iter__(self) -> Iterator[StreamNews]:
@@ -113,14 +114,19 @@ class NewsLines:
         return chain(*self._held.values(), self._dear, self._plain)
 
     def _stand(self, one: StreamNews) -> Slices[StreamNews]:
-        waiting = self._waiting.get(one.news.stream)
-        if waiting is None:
-            waiting = self._waiting[one.news.stream] = _Waiting()
+        waiting = self._wait(one)
         if waiting.plain or not (waiting.dear or one.is_dear):
             waiting.plain += 1
             return self._plain
         waiting.dear += 1
         return self._dear
+
+    def _wait(self, one: StreamNews) -> _Waiting:
+        waiting = self._waiting.get(one.news.stream)
+        if waiting is None:
+            waiting = self._waiting[one.news.stream] = _Waiting(one.payer)
+        one.payer = waiting.payer
+        return waiting
 
     def _take_in_plain(self, some: list[StreamNews]) -> None:
         now: list[StreamNews] = []

@@ -36,7 +36,7 @@ LONGEST, MOST_SIGNS = (
 )  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
 LONGEST_BEGINNING = 4 << 10  # and of that before its name and its arguments are found, one by one: some 10 ms
-READ_AT_ONCE = 256  # tokens behind that
+READ_AT_ONCE = 256  # tokens
 
 
 class Amendment(NamedTuple):
@@ -139,13 +139,13 @@ def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
     until = len(output) if call.end is None else call.end
     tokens = _CallTokens(spans.spelling, list(output.known_from(call.index, injections, until)), behind)
     while tokens.left:
-        search.read(tokens.read(READ_AT_ONCE if search.settled else 1))
-        most, where = (
-            (LONGEST_WRITTEN, "")
-            if search.settled
-            else (LONGEST_BEGINNING, " until its name is known and its arguments begin")
-        )
-        if tokens.length > most:
+        search.read(tokens.read(READ_AT_ONCE))
+        if search.given_up or tokens.length > LONGEST_WRITTEN:
+            most, where = (
+                (LONGEST_BEGINNING, " until its name is known and its arguments begin")
+                if search.given_up
+                else (LONGEST_WRITTEN, "")
+            )
             raise Refusal(
                 "invalid_params",
                 f'Call "{call.call_id}", with what was injected before it, has more than {most} characters'
@@ -241,10 +241,14 @@ class _Search:
     def settled(self) -> bool:
         return self.begin is not None and self._reader.lengths.calls > self._ordinal
 
+    @property
+    def given_up(self) -> bool:
+        return self._at > LONGEST_BEGINNING
+
     def read(self, text: str) -> None:
         """Character by character, until it is found."""
         for char in text:
-            if self.settled:
+            if self.settled or self.given_up:
                 return
             self._read(char)
 

@@ -263,6 +263,21 @@ def test_what_is_read_again_of_a_long_call_is_read_many_tokens_at_a_time() -> No
     assert lines[1] < lines[0] + 4 * 10_000
 
 
+def test_what_says_nothing_before_a_call_is_read_again_many_tokens_at_a_time() -> None:
+    lines = []
+    for length in (500, 10_000):
+        written = Written("hermes", [("find", OLD)], single=True)
+        output = written.output(0)
+        output.inject([written.pieces.token(b"")] * length + written.tokens)
+        assert output.spans is not None
+        assert output.spans.lengths.calls == 1, "all of it is read"
+        with counted() as work:
+            written.amend(output, OLD | {"n": 4})
+        lines.append(work.lines)
+        assert said(output)["n"] == 4
+    assert lines[1] < lines[0] + 8 * 10_000
+
+
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "glm"])
 def test_a_call_that_begins_with_endless_blanks_is_not_amended(name: str) -> None:
     """Where its arguments begin is looked for character by character."""

@@ -609,6 +609,25 @@ def test_what_waited_behind_very_many_injections_is_done_in_several_steps_and_te
     assert steps == [{1, 5}, {2, 6}, {3, 4}]
 
 
+def test_who_asks_again_and_again_goes_on_behind_those_who_wait() -> None:
+    driver = new()
+    for stream, tenant in ((1, 0), (5, 1)):
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]*"), 1, tenant=tenant))
+    driver.send(api.Submit(7, PROMPT, greedy(500), 1000, tenant=2))  # so that there is something to do
+    driver.step()
+    driver.send(*[api.Append(1, [97])] * MOST_WAITED)
+    driver.step(3)
+    asked = [api.Append(5, [97]), *[api.Pause(5)] * 5]
+    driver.send(*asked)
+    answered = len(driver.told[1].changes)
+    for _ in range(MOST_WAITED):
+        driver.step()
+        now = len(driver.told[1].changes)
+        driver.send(*[api.Append(1, [97])] * (now - answered))
+        answered = now
+    assert len(driver.told[5].changes) == len(asked)
+
+
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
     driver = Driver(engine_of("llama"))
     driver.settle(api.Submit(1, PROMPT, SOME, 1000))

@@ -19,15 +19,12 @@ PAYERS = 3
 DEAR = 4  # as many plain ones one weighs
 
 
-def payer(stream: int) -> int:
-    return stream % PAYERS
-
-
 class Taker:
     """Streams from 100 on are dear, and whichever is said to be."""
 
     def __init__(self) -> None:
         self.dear = set(range(100, 200))
+        self.payers: dict[int, int] = {}
         self.again: dict[int, int] = {}  # streams that have more to be taken in, and how often
         self.steps: list[StepNews] = []
         self.taken: list[tuple[int, int]] = []  # stream, step
@@ -49,7 +46,8 @@ class Taker:
 
     def weighed(self, step: StepNews, news: api.News) -> StreamNews:
         is_dear = news.stream in self.dear
-        return StreamNews(step, news, payer(news.stream), DEAR if is_dear else 1, is_dear)
+        payer = self.payers.get(news.stream, news.stream % PAYERS)
+        return StreamNews(step, news, payer, DEAR if is_dear else 1, is_dear)
 
     def add(self, *streams: int) -> None:
         self.add_together(streams)
@@ -147,6 +145,17 @@ def test_what_becomes_dear_where_others_stand_is_waited_for_by_none_of_them() ->
         taker.turn()
     assert [step for stream, step in taker.taken if stream == crowd[0]] == [2, 3]
     assert taker.told == [1, 2, 3, 4]
+
+
+def test_a_streams_news_come_in_their_order_also_where_it_is_known_meanwhile_who_pays_for_it() -> None:
+    taker = Taker()
+    adopted = range(0, 2 * MOST * PAYERS, PAYERS)
+    taker.add(*adopted)
+    taker.payers[adopted[-1]] = 1
+    taker.add(adopted[-1])
+    while taker.turns:
+        taker.turn()
+    assert [step for stream, step in taker.taken if stream == adopted[-1]] == [1, 2]
 
 
 def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:
