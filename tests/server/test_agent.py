@@ -16,7 +16,7 @@ import pytest
 
 import midstream
 from midstream import Agent, Call, JsonTool, ToolOutcome, ToolProgress
-from midstream.protocol import Injected, Rewound, Token, ToolCall, ToolCallDone
+from midstream.protocol import Guard, Injected, Rewound, Token, ToolCall, ToolCallDone
 from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
 
@@ -589,6 +589,21 @@ async def test_a_run_is_recorded_and_plays_the_same_without_its_tools(
     replay = await client.replay(record)
     assert replay.equal
     assert replay.tokens == run.stream.index
+
+
+async def test_where_a_guard_pauses_it_before_the_turns_end_as_the_record_does_not_they_differ_there(
+    client: midstream.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.jsonl"
+    with client.record(file):
+        run = await client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
+        assert await run.answer() == "Thanks."
+    (record,) = midstream.read_records(file)
+    record.start.params.guards = [Guard(name="g", do="pause", regex="So")]
+    replay = await client.replay(record)
+    assert not replay.equal
+    assert replay.difference is not None
+    assert replay.difference.replayed is None
 
 
 async def test_a_run_that_was_steered_plays_the_same(client: midstream.Client, tmp_path: Path) -> None:

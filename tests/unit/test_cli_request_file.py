@@ -7,6 +7,8 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from msgspec import UNSET
@@ -17,8 +19,9 @@ from midstream.cli.answer_view import AnswerView
 from midstream.cli.batch_work import BatchWork
 from midstream.cli.error_messages import error_message
 from midstream.cli.http_post import HttpAnswer, post
-from midstream.cli.jobs import Job
+from midstream.cli.jobs import Job, Unattended
 from midstream.cli.request_file import BatchRequest, Request, RequestFileError, parse_requests
+from midstream.cli.stream_work import _next
 from midstream.cli.summary import summary
 from midstream.errors import ConnectionLost, ProtocolError, StreamFailed, connection_closed, from_code
 from midstream.options import start_frame
@@ -255,6 +258,28 @@ async def test_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch, li
         )
         with pytest.raises(ProtocolError, match="does not list its models as Midstream does"):
             await asking
+
+
+async def test_an_answer_that_breaks_off_is_none() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"data":')
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as breaking:
+        host, port = breaking.sockets[0].getsockname()
+        asking = asyncio.to_thread(
+            ask_server.ask_server, f"http://{host}:{port}", "/v1/models", None, dict, about="list its models"
+        )
+        with pytest.raises(ConnectionLost, match="92 more expected"):
+            await asking
+
+
+async def test_a_guard_that_paused_it_while_the_connection_was_lost_has_no_name() -> None:
+    channel = SimpleNamespace(core=SimpleNamespace(acts=[]))
+    paused: Any = SimpleNamespace(try_next=lambda: None, final=None, pause_reason="guard", channel=channel)
+    with pytest.raises(Unattended, match="a guard has paused it"):
+        await _next(paused)
 
 
 async def test_a_mistake_of_ours_is_no_answer_that_was_skipped() -> None:

@@ -617,7 +617,7 @@ def test_who_asks_again_and_again_goes_on_behind_those_who_wait() -> None:
     driver.step()
     driver.send(*[api.Append(1, [97])] * MOST_WAITED)
     driver.step(3)
-    asked = [api.Append(5, [97]), *[api.Pause(5)] * 5]
+    asked: list[api.StreamCommand] = [api.Append(5, [97]), *[api.Pause(5)] * 5]
     driver.send(*asked)
     answered = len(driver.told[1].changes)
     for _ in range(MOST_WAITED):

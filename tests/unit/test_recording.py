@@ -264,10 +264,46 @@ def test_a_fork_has_nothing_that_took_effect_behind_it_ahead_of_what_had_been_se
     assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Adjust]
 
 
+def test_a_fork_ends_its_own_turn_where_its_stream_waits() -> None:
+    told = ToolResult(stream=1, index=2, call=0, content="mild")
+    lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98]), Waits(stream=1, index=2)]
+    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Adjust]
+    assert [type(line) for line in forked([*lines, told], 2).lines] == [Tokens, Waits, ToolResult, Adjust]
+
+
 def test_a_fork_says_itself_what_becomes_of_its_calls() -> None:
     lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98])]
     assert forked(lines, 2, on_tool_call="continue").start.on_tool_call == "continue"
     assert forked(lines, 2, on_tool_call="finish").start.on_tool_call == "pause", "results may have been told"
+
+
+def test_results_that_are_told_again_elsewhere_leave_others_their_answers() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x", "y"))
+    first = protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="1")
+    recorded.sent(first)
+    recorded.receive(injected(0, "1"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="hot", ref="2"))
+    recorded.recorder.sent_again([first])
+    recorded.receive(injected(0, "1"), injected(9, "2"))
+    results = [line for line in recorded.behind_the_start if isinstance(line, ToolResult)]
+    assert [(line.call, line.content) for line in results] == [(0, "mild"), (1, "hot")]
+
+
+def test_the_result_of_a_call_that_is_gone_goes_with_it() -> None:
+    """Both were put in, and so end where they begin; the first is amended."""
+    recorded = Recorded()
+    for name in ("x", "y"):
+        recorded.receive(
+            protocol.ToolCall(request_id="r", index=0, call_id=name, name="weather"),
+            protocol.ToolCallDone(request_id="r", index=0, end=0, call_id=name),
+        )
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="hot", ref="1"))
+    recorded.receive(injected(0, "1"), protocol.Rewound(request_id="r", index=0, text_length=0, tool_calls=1))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="2"))
+    recorded.receive(injected(9, "2"))
+    results = [line for line in recorded.behind_the_start if isinstance(line, ToolResult)]
+    assert [(line.call, line.content) for line in results] == [(0, "mild")]
 
 
 @pytest.mark.parametrize("reason", ["memory", "detached", "engine"])

@@ -117,7 +117,9 @@ export class Recorder {
       case "rewound":
         this.#end = event.index;
         this.#calls.length = event.tool_calls ?? 0;
-        for (const call of this.#results.keys()) if (Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
+        for (const call of this.#results.keys()) {
+          if (!this.#calls.includes(call) || Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
+        }
         return act || this.#guardActs.pending ? undefined : this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
@@ -125,9 +127,9 @@ export class Recorder {
         if (event.reason === "tool_call") this.#lines.push({ type: "waits", stream, index: event.index });
         return;
       case "restarted": return this.#receiveRestarted(event);
-      case "resumed": return this.#receiveResumed(event.index, event.fingerprint);
+      case "resumed": return this.#receiveResumed(event);
       case "snapshot":
-        if (!this.#forked || event.index !== this.#end) return this.#lose(SNAPSHOT);
+        if (!this.#forked || event.index !== this.#end || endOf(this.#lines) !== this.#end) return this.#lose(SNAPSHOT);
         return this.#beginAt(event.tool_calls ?? []);
       case "final": {
         const { index, finish_reason, stop_reason } = event;
@@ -171,11 +173,11 @@ export class Recorder {
     if (stands > index) this.#lose(SNAPSHOT); // how it came so far nobody has told
   }
 
-  /** @param {number} index @param {string | undefined} fingerprint */
-  #receiveResumed(index, fingerprint) {
+  /** @param {import("./protocol.js").Resumed} event */
+  #receiveResumed({ index, fingerprint, ref }) {
     const stream = this.#stream;
     if (fingerprint) this.#lines.push({ type: "moved", stream, index, fingerprint });
-    if (["client", "guard"].includes(this.#paused)) this.#lines.push({ type: "resume", stream, index });
+    if (ref || ["client", "guard"].includes(this.#paused)) this.#lines.push({ type: "resume", stream, index });
     this.#paused = "";
   }
 
@@ -239,7 +241,10 @@ function linesUntil(lines, at) {
     if (line.type === "final" || line.type === "lost") break;
     if (line.type === "start" || line.index <= at) kept.push(line); // else it took effect ahead of what had been sent
   }
-  const held = kept.filter((line) => line.type === "resume" || (line.type === "guard" && line.do === "pause")).at(-1);
+  const told = kept.map(({ type }) => type).lastIndexOf("tool_result");
+  // A wait behind them is not the fork's, which runs, and ends its own turn.
+  const its = kept.filter((line, number) => number < told || line.type !== "waits");
+  const held = its.filter((line) => line.type === "resume" || (line.type === "guard" && line.do === "pause")).at(-1);
   // One that has let nothing through yet is not the fork's, which its own guard pauses there.
-  return kept.filter((line) => line.type !== "guard" || line !== held);
+  return its.filter((line) => line.type !== "guard" || line !== held);
 }

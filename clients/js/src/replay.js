@@ -191,7 +191,7 @@ class Player {
   /** Go on, to this place or to where it was granted before. @param {number} place @param {Step} step */
   async #advance(place, step) {
     await this.#setOnward(place < this.#granted);
-    if (this.#paused || this.#held) await this.#stream.resume();
+    if (this.#paused || this.#held || this.#waits) await this.#stream.resume();
     this.#held = false;
     this.#granted = Math.max(this.#granted, place);
     while (this.#stream.consumed < this.#granted) {
@@ -301,7 +301,7 @@ class Player {
       const chunk = this.#take();
       if (chunk) this.#compare(chunk, MAX_INDEX, step);
       else if (this.#waits) break;
-      else if (stream.final) this.#endEarly(step);
+      else if (stream.final || stream.pauseReason === "guard") this.#endEarly(step);
       else await news;
     }
     this.#floor = stream.consumed;

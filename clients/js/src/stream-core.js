@@ -169,8 +169,9 @@ export class StreamCore {
 
   /** @param {Restarted} event */
   #receiveRestarted(event) {
-    const { begun, seq } = event;
+    const { begun, seq, again } = event;
     this.#restarting = false;
+    this.told.again = again;
     this.#seq = seq;
     this.restarts = [...this.restarts, event];
     if (begun.index > this.index || begun.text.length > this.text.length) return this.#receiveSnapshot(begun); // it has gone on since

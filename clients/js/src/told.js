@@ -12,6 +12,7 @@
 export class Told {
   /** @type {Map<string, Place>} by call */ results = new Map();
   /** @type {{place: Place, messages: Message[]}[]} */ turns = [];
+  /** @type {string[]} the refs of results that are told once more */ again = [];
   /** @type {Set<string>} calls whose results wait */ #waiting = new Set();
 
   /** Whether the stream has the call's result, or the server for it. @param {string} callId */
@@ -30,8 +31,8 @@ export class Told {
   }
 
   /** Where it answers nobody, it is of results that waited for the end of a turn. @param {Injected} event @param {number} length of the text */
-  receive({ ref, reason, index }, length) {
-    if (!ref && !reason) this.#putIn({ index, length });
+  receive({ ref, reason, index, count }, length) {
+    if (count && !reason && (!ref || this.again.includes(ref))) this.#putIn({ index, length });
   }
 
   /** Output from `index` on is void; these calls are left, and whole. @param {number} index @param {string[]} calls */

@@ -59,6 +59,17 @@ withAndWithoutWorker("runs that are recorded", [scripted], (fixture) => {
     assert.deepEqual([equal, difference?.index, difference?.replayed], [false, run.outcomes[0].index, null]);
   });
 
+  test("where a guard pauses it before the model ends its turn, as the record does not, they differ there", async () => {
+    const recorder = new Recorder();
+    const run = await fixture.client.run(new Agent({ tools: [weather] }), saying(`So.${spelt("Rome")}`, "It is mild."), { recorder });
+    assert.equal(await run.answer(), "It is mild.");
+    const [record] = parseRecords(recorder.text);
+    const guards = [{ name: "g", do: "pause", regex: "So" }];
+    const guarded = /** @type {any} */ ({ ...record, start: { ...record.start, params: { ...record.start.params, guards } } });
+    const { equal, difference } = await replay(fixture.client, guarded);
+    assert.deepEqual([equal, difference?.replayed], [false, null]);
+  });
+
   test("a fork is recorded as its stream up to there, and then as it went on", async () => {
     const recorder = new Recorder();
     const asked = saying(spelt("Rome"), spelt("Oslo"), "It is mild.");

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Agent, LimitReached, StreamFailed } from "../src/midstream.js";
+import { Told } from "../src/told.js";
 import { eventually } from "./eventually.js";
 import { final, rewound, snapshot, started, token } from "./sample-events.js";
 import { connected, cutAndReconnect, sendAttached } from "./scripted-server.js";
@@ -105,6 +106,17 @@ test("where there is room for no result, nor for an error, the run ends, and who
   const { ref } = await sent("cancel");
   socket.receive({ ...final("cancelled"), seq: 6, ref });
   await assert.rejects(reading, /there is no room/);
+});
+
+test("a result that waited and is told again elsewhere stands where it goes in", () => {
+  const told = new Told();
+  const answer = /** @type {any} */ (injected(1, 5, 0, "1"));
+  told.answered({ type: "tool_result", request_id: "r", call_id: "a", content: "mild" }, answer, 4);
+  told.again = ["1"];
+  told.receive(answer, 4);
+  assert.equal(told.results.size, 0, "it waits there, too");
+  told.receive(/** @type {any} */ (injected(2, 5, 9, "1")), 4);
+  assert.deepEqual([...told.results], [["a", { index: 5, length: 4 }]]);
 });
 
 test("a result that somebody else has told is no trouble", async (t) => {

@@ -285,6 +285,36 @@ test("a fork has what was put in right before it, behind a rewind to there", () 
   assert.deepEqual(kinds(recorder.fork(2)), ["rewind", "inject"]);
 });
 
+test("a fork ends its own turn where its stream waits", () => {
+  const recorder = calling("x");
+  receive(recorder, waits(2));
+  assert.deepEqual(kinds(recorder.fork(2)), []);
+  tell(recorder, "x", injected(2, 9, "1"));
+  assert.deepEqual(kinds(recorder.fork(2)), ["waits", "tool_result"]);
+});
+
+test("whoever has a stream go on that waits for results is recorded", () => {
+  const recorder = calling("x");
+  receive(recorder, waits(2), /** @type {any} */ ({ ...of, type: "resumed", index: 2, recomputed_tokens: 0, ref: "1" }));
+  assert.deepEqual(kinds(recorder), ["waits", "resume"]);
+});
+
+test("the result of a call that is gone goes with it", () => {
+  const recorder = recorded(...["x", "y"].flatMap((id) => called(id, 0).map((event) => ({ ...event, end: 0 }))));
+  tell(recorder, "y", injected(0, 0, "1"));
+  receive(recorder, { ...of, type: "rewound", index: 0, text_length: 0, tool_calls: 1 });
+  tell(recorder, "x", injected(0, 9, "2"));
+  assert.deepEqual(kinds(recorder), ["rewind", "tool_result"]);
+});
+
+test("the record of a fork of a stream that was lost before is none", () => {
+  const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), snapshot(1, { index: 5, text: "" }));
+  const fork = recorder.fork(5);
+  fork.begin(/** @type {any} */ ({ fork: {}, params: {} }));
+  receive(fork, started(), snapshot(1, { index: 5, text: "" }), token(5, "", { tokens: [99] }));
+  assert.deepEqual(kinds(fork).at(-1), "lost");
+});
+
 test("a fork has nothing that took effect behind it, ahead of what had been sent", () => {
   const paused = { ...of, type: "paused", index: 5, reason: "client" };
   const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), paused, token(2, "", { count: 3, tokens: [99, 100, 101] }));

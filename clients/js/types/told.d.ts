@@ -13,12 +13,13 @@ export class Told {
         place: Place;
         messages: Message[];
     }[];
+    /** @type {string[]} the refs of results that are told once more */ again: string[];
     /** Whether the stream has the call's result, or the server for it. @param {string} callId */
     has(callId: string): boolean;
     /** What was asked took effect. @param {RequestFrame} frame @param {Answer} answer @param {number} length of the text */
     answered(frame: RequestFrame, answer: Answer, length: number): void;
     /** Where it answers nobody, it is of results that waited for the end of a turn. @param {Injected} event @param {number} length of the text */
-    receive({ ref, reason, index }: Injected, length: number): void;
+    receive({ ref, reason, index, count }: Injected, length: number): void;
     /** Output from `index` on is void; these calls are left, and whole. @param {number} index @param {string[]} calls */
     rewind(index: number, calls: string[]): void;
     /** Of a fork: it has what stood there. @param {Told} parent @param {number} at */

@@ -22,6 +22,8 @@ from midstream.record_format import (
     Rewind,
     Start,
     Tokens,
+    ToolResult,
+    Waits,
 )
 
 OnToolCall = Literal["finish", "pause", "continue"]
@@ -70,6 +72,9 @@ def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
             not isinstance(line, Start) and line.index <= at
         ):  # else it took effect ahead of what had been sent
             kept.append(line)
+    told = max((at for at, line in enumerate(kept) if isinstance(line, ToolResult)), default=-1)
+    # A wait behind them is not the fork's, which runs, and ends its own turn.
+    kept = [line for at, line in enumerate(kept) if at < told or not isinstance(line, Waits)]
     held = [
         line for line in kept if isinstance(line, Resume) or (isinstance(line, Guard) and line.do == "pause")
     ]

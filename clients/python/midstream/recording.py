@@ -123,6 +123,10 @@ class StreamRecorder:
     def sent(self, frame: Frame) -> None:
         self._frames.append(frame)
 
+    def sent_again(self, results: list[protocol.ToolResult]) -> None:
+        """Before all that has no answer."""
+        self._frames[:0] = results
+
     def receive(self, event: StreamEvent) -> None:
         """The stream's next event."""
         if not self._lost:
@@ -174,8 +178,8 @@ class StreamRecorder:
             case protocol.Rewound(index=index):
                 self._end = index
                 del self._calls[event.tool_calls :]
-                waited = self._results.items()
-                self._results = {call: result for call, result in waited if self._ends[call] <= index}
+                stand = [call for call in self._calls if self._ends.get(call, index) <= index]
+                self._results = {call: one for call, one in self._results.items() if call in stand}
                 if act is None and self._guard_acts.pending is None:
                     self._write(record_format.Rewind(stream=number, index=index))
             case protocol.Paused():

@@ -209,7 +209,7 @@ class _Player:
     async def _advance(self, place: int, step: _Step) -> None:
         """Go on, to this place or to where it was granted before."""
         await self._set_onward(place < self._granted)
-        if self._paused or self._held:
+        if self._paused or self._held or self._waits:  # a beginning of a call may have had it go on
             await self._stream.resume()
         self._grant(place)
         while self._stream.consumed < self._granted and (chunk := await self._next(step)) is not None:
@@ -258,7 +258,7 @@ class _Player:
             if chunk is not None:
                 self._compare(chunk, MAX_INDEX, step)
                 self._grant(stream.consumed + 1)
-            elif stream.final is not None:
+            elif stream.final is not None or stream.pause_reason == "guard":
                 self._end_early(step)
             else:
                 await stream.channel.wait()

@@ -336,8 +336,8 @@ class Session:
         assert self._connection is not None, "it has just said so"
         if channel.past.paused:
             self._connection.send(Pause(request_id=channel.request_id))
-        for result in channel.past.waiting:
-            channel.sent_again(result)
+        channel.sent_again(waiting := channel.past.waiting)
+        for result in waiting:
             self._say(self._connection, result)
         channel.answers_lost = False
         self._resend(channel, ())

@@ -97,11 +97,13 @@ class Channel:
             self.core.told.sent(frame)
         return await self._session.request(frame, answer)
 
-    def sent_again(self, result: ToolResult) -> None:
-        """One that waited, where the stream goes on elsewhere."""
-        self.core.told.sent(result)
+    def sent_again(self, results: list[ToolResult]) -> None:
+        """Those that waited, where the stream goes on elsewhere."""
+        for result in results:
+            self.core.told.sent(result)
+            self.past.sent(result)
         if self._recorder is not None:
-            self._recorder.sent(result)
+            self._recorder.sent_again(results)
 
     def receive(self, event: StreamEvent) -> None:
         missed = event.seq != self.core.seq + 1  # else it is what a fork begins with

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,7 +77,12 @@ def _ask(request: urllib.request.Request) -> tuple[int | None, bytes]:
 def _read(response: Any) -> bytes:
     """As much as an answer may have, and as comes in time: where there is more, it is none of Midstream's."""
     deadline, body = time.monotonic() + ANSWER_S, bytearray()
-    while len(body) < MOST_BYTES and time.monotonic() < deadline and (piece := response.read1(PIECE_BYTES)):
+    while len(body) < MOST_BYTES and time.monotonic() < deadline:
+        piece = response.read1(PIECE_BYTES)
+        if not piece and response.length:
+            raise IncompleteRead(bytes(body), response.length)
+        if not piece:
+            break
         body += piece
     return bytes(body)
 

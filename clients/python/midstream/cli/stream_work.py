@@ -93,8 +93,9 @@ async def _next(stream: Stream) -> Chunk | None:
     """Raises Unattended where a guard has paused it."""
     while (chunk := stream.try_next()) is None and stream.final is None:
         if stream.pause_reason == "guard":
-            name = stream.channel.core.acts[-1].name
-            raise Unattended(f'the guard "{name}" has paused it, and nobody is here to let it go on')
+            acts = stream.channel.core.acts  # what a connection was lost with is told to nobody
+            who = f'the guard "{acts[-1].name}"' if acts else "a guard"
+            raise Unattended(f"{who} has paused it, and nobody is here to let it go on")
         await stream.channel.wait()
     return chunk
 
