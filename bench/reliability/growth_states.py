@@ -331,20 +331,18 @@ async def attached_again(n: int) -> World:
 
 
 async def cancels_from_elsewhere(n: int) -> World:
-    world = await calls(FEW)
-    other = world.connection()
-    for at in range(n):
-        await world.say(protocol.Cancel(request_id="a", ref=str(at)), other)
-        if other.errors:
-            break
-    return world
+    return await said_from_elsewhere(n, protocol.Cancel)
 
 
 async def asked_from_elsewhere(n: int) -> World:
+    return await said_from_elsewhere(n, protocol.Pause)
+
+
+async def said_from_elsewhere(n: int, kind: type[protocol.Cancel | protocol.Pause]) -> World:
     world = await calls(FEW)
     other = world.connection()
     for at in range(n):
-        await world.say(protocol.Pause(request_id="a", ref=str(at)), other)
+        await world.say(kind(request_id="a", ref=str(at)), other)
         if other.errors:
             break
     return world

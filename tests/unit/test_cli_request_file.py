@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from ssl import SSLError
@@ -241,6 +242,17 @@ def test_the_file_in_the_documentation_is_right() -> None:
     assert all(f"`{name}`" in page for name in Request.__struct_fields__)
 
 
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def models_of_who_answers(answer: Answer) -> None:
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        await asyncio.to_thread(
+            ask_server.ask_server, f"http://{host}:{port}", "/v1/models", None, dict, about="list its models"
+        )
+
+
 @pytest.mark.parametrize("limit", [("MOST_BYTES", 2**20), ("ANSWER_S", 0)])
 async def test_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch, limit: tuple[str, int]) -> None:
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -251,13 +263,8 @@ async def test_an_answer_without_end_is_none(monkeypatch: pytest.MonkeyPatch, li
                 await writer.drain()
 
     monkeypatch.setattr(ask_server, *limit)
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as endless:
-        host, port = endless.sockets[0].getsockname()
-        asking = asyncio.to_thread(
-            ask_server.ask_server, f"http://{host}:{port}", "/v1/models", None, dict, about="list its models"
-        )
-        with pytest.raises(ProtocolError, match="does not list its models as Midstream does"):
-            await asking
+    with pytest.raises(ProtocolError, match="does not list its models as Midstream does"):
+        await models_of_who_answers(answer)
 
 
 async def test_an_answer_that_breaks_off_is_none() -> None:
@@ -266,13 +273,8 @@ async def test_an_answer_that_breaks_off_is_none() -> None:
         writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"data":')
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as breaking:
-        host, port = breaking.sockets[0].getsockname()
-        asking = asyncio.to_thread(
-            ask_server.ask_server, f"http://{host}:{port}", "/v1/models", None, dict, about="list its models"
-        )
-        with pytest.raises(ConnectionLost, match="92 more expected"):
-            await asking
+    with pytest.raises(ConnectionLost, match="92 more expected"):
+        await models_of_who_answers(answer)
 
 
 async def test_a_guard_that_paused_it_while_the_connection_was_lost_has_no_name() -> None:
