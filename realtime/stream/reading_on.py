@@ -23,7 +23,8 @@ class RestOfNews(Struct, eq=False):
     changes: deque[api.AnyChange]
     finish: api.Finish | None
     held: bool  # whether the stream waits for results there
-    withheld: bool  # whether what was decoded before will be void
+    # Whether what was decoded before will be void, or the stream was steered behind an end that is held.
+    withheld: bool
     now: float
 
 
