@@ -591,6 +591,26 @@ async def test_a_run_is_recorded_and_plays_the_same_without_its_tools(
     assert replay.tokens == run.stream.index
 
 
+async def test_a_fork_that_goes_on_behind_its_streams_calls_plays_the_same(
+    client: midstream.Client, tmp_path: Path
+) -> None:
+    file = tmp_path / "calls.jsonl"
+    with client.record(file):
+        asked = [{"role": "user", "content": saying(f"So.{PARIS}", "Thanks.")}]
+        stream = await client.start(messages=asked, tools=[weather])
+        async for _ in stream:
+            pass
+        assert stream.final is not None
+        assert stream.final.finish_reason == "tool_calls"
+        for how in ("finish", "pause"):
+            fork = await client.fork(stream, max_tokens=stream.index + 8, ignore_eos=True, on_tool_call=how)
+            await fork.tool_result(stream.calls[0], "mild") if how == "pause" else None
+            async for _ in fork:
+                pass
+    for record in midstream.read_records(file)[1:]:
+        assert (await client.replay(record)).equal
+
+
 async def test_where_a_guard_pauses_it_before_the_turns_end_as_the_record_does_not_they_differ_there(
     client: midstream.Client, tmp_path: Path
 ) -> None:

@@ -182,6 +182,34 @@ def test_so_is_a_fork_of_it(
     assert asyncio.run(replayed(shared, record)).difference is None
 
 
+ENDS: dict[str, dict[str, Any]] = {
+    "length": {"max_tokens": 10, "ignore_eos": True},
+    "stop": {"stop": ["e"]},
+    "eos": {"logit_bias": {END: 8.0}},
+    "guard": {"guards": [{"name": "g", "do": "finish", "regex": "e"}]},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_a_fork_may_go_on_where_its_stream_had_ended(shared: Served, tmp_path: Path, end: str) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            stream = await client.start(prompt=PROMPT, window=1, **(WARM | ENDS[end]))
+            async for _ in stream:
+                pass
+            assert stream.final is not None
+            assert end in (stream.final.finish_reason, stream.final.stop_reason)
+            fork = await client.fork(stream, max_tokens=stream.index + 9)
+            async for _ in fork:
+                pass
+            again = await client.fork(fork, max_tokens=fork.index + 9, guards=[], seed=11)
+            async for _ in again:
+                pass
+    for record, one in zip(midstream.read_records(tmp_path / "r"), (stream, fork, again), strict=True):
+        replay = await replayed(shared, record)
+        assert (replay.difference, replay.tokens) == (None, one.index)
+
+
 GUARDS = [
     {"do": "rewind", "regex": "e", "times": 16, "then": "pause"},
     {"do": "rewind", "regex": "a.{2,6}", "times": 6},

@@ -14,6 +14,7 @@ from midstream.record_format import (
     Adjust,
     Amend,
     Final,
+    Forked,
     Inject,
     Line,
     Lost,
@@ -53,6 +54,7 @@ LINES: list[Line] = [
     ToolResult(stream=1, index=3, call=0, error="no such place"),
     Amend(stream=1, index=3, call=1, arguments='{"city":"Par', partial=True),
     Waits(stream=1, index=3),
+    Forked(stream=1, index=3, params=Params(seed=4), on_tool_call="pause"),
     Rewind(stream=1, index=1),
     Resume(stream=1, index=1),
     Moved(stream=1, index=1, fingerprint="fp_2"),
@@ -128,6 +130,10 @@ TOKENS: dict[str, Any] = {"type": "tokens", "stream": 1, "index": 0, "text": "a"
         (
             [start(), TOKENS, {"type": "rewind", "stream": 1, "index": 2}],
             "line 3: it rewinds to token 2, but 1",
+        ),
+        (
+            [start(), TOKENS, {"type": "forked", "stream": 1, "index": 0, "params": {}}],
+            "line 3: it is forked at token 0, but 1 stand",
         ),
         ([start(), {"type": "inject", "stream": 1, "index": 0}], "line 2: an inject has one of `text`"),
         (

@@ -14,6 +14,7 @@ from midstream.protocol import GuardAction, Message, Params, PauseReason, Stream
 from midstream.record_format import (
     Adjust,
     Final,
+    Forked,
     Guard,
     Inject,
     Line,
@@ -250,7 +251,7 @@ def test_a_fork_has_what_was_put_in_right_before_it_behind_a_rewind_to_there() -
         Inject(stream=1, index=2, text=" But"),
         Tokens(stream=1, index=2, text="", tokens=[100]),
     ]
-    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Rewind, Inject, Adjust]
+    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Rewind, Inject, Forked]
 
 
 def test_a_fork_has_nothing_that_took_effect_behind_it_ahead_of_what_had_been_sent() -> None:
@@ -261,20 +262,17 @@ def test_a_fork_has_nothing_that_took_effect_behind_it_ahead_of_what_had_been_se
         Pause(stream=1, index=5),
         Tokens(stream=1, index=2, text="", tokens=[99, 100, 101]),
     ]
-    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Adjust]
-
-
-def test_a_fork_ends_its_own_turn_where_its_stream_waits() -> None:
-    told = ToolResult(stream=1, index=2, call=0, content="mild")
-    lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98]), Waits(stream=1, index=2)]
-    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Adjust]
-    assert [type(line) for line in forked([*lines, told], 2).lines] == [Tokens, Waits, ToolResult, Adjust]
+    assert [type(line) for line in forked(lines, 2).lines] == [Tokens, Forked]
 
 
 def test_a_fork_says_itself_what_becomes_of_its_calls() -> None:
-    lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98])]
-    assert forked(lines, 2, on_tool_call="continue").start.on_tool_call == "continue"
-    assert forked(lines, 2, on_tool_call="finish").start.on_tool_call == "pause", "results may have been told"
+    lines: list[Line] = [Tokens(stream=1, index=0, text="", tokens=[97, 98]), Waits(stream=1, index=2)]
+    record = forked(lines, 2, on_tool_call="continue")
+    assert record.start.on_tool_call == "pause"
+    assert record.lines[1:] == [
+        Waits(stream=2, index=2),
+        Forked(stream=2, index=2, params=Params(), on_tool_call="continue"),
+    ]
 
 
 def test_results_that_are_told_again_elsewhere_leave_others_their_answers() -> None:
@@ -399,7 +397,7 @@ def test_for_a_fork_the_lines_of_its_stream_alone_are_read(
         )
     assert [len(text.splitlines()) for text in texts] == [2]
     *_, forked = read_records(tmp_path / "a.jsonl")
-    assert (forked.start.prompt, [type(line) for line in forked.lines]) == ("b", [Tokens, Adjust])
+    assert (forked.start.prompt, [type(line) for line in forked.lines]) == ("b", [Tokens, Forked])
 
 
 def test_more_log_probabilities_than_are_needed_stay_asked_for(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ export const RECORD_VERSION = 1;
  *   tokens?: number[], grammar?: "fit" | "anew"}} InjectLine
  */
 /** @typedef {LineFields & {type: "rewind", index: number}} RewindLine */
+/**
+ * @typedef {LineFields & {type: "forked", index: number, params: Params, on_tool_call?: "finish" | "pause" | "continue"}} ForkedLine
+ *   It goes on as a fork of it does, whose parameters differ in these
+ */
 /** @typedef {LineFields & {type: "waits", index: number}} WaitsLine It waits for results of its calls. */
 /**
  * @typedef {LineFields & {type: "tool_result", index: number, call: number, content?: string, error?: string}} ToolResultLine
@@ -41,7 +45,7 @@ export const RECORD_VERSION = 1;
 /** @typedef {LineFields & {type: "moved", index: number, fingerprint: string}} MovedLine */
 /** @typedef {LineFields & {type: "lost", index: number, why: string}} LostLine */
 /** @typedef {LineFields & {type: "final", index: number, finish_reason: string, stop_reason?: string}} FinalLine */
-/** @typedef {PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine} ControlLine */
+/** @typedef {PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | ForkedLine | WaitsLine | ToolResultLine | AmendLine} ControlLine */
 /** @typedef {StartLine | TokensLine | ControlLine | GuardLine | MovedLine | LostLine | FinalLine} Line */
 
 /** @typedef {{start: StartLine, lines: Line[]}} StreamRecord One stream's lines, those behind the first in their order. */
@@ -55,6 +59,7 @@ const FIELDS = {
   adjust: { index: "number", params: "object" },
   inject: { index: "number" },
   rewind: { index: "number" },
+  forked: { index: "number", params: "object" },
   waits: { index: "number" },
   tool_result: { index: "number", call: "number" },
   amend: { index: "number", call: "number" },
@@ -142,6 +147,7 @@ function endAfter(line, end, place) {
     if (line.index !== end) throw new RecordError(`${place}: token ${line.index} stands where token ${end} is due`);
     return end + line.tokens.length;
   }
+  if (line.type === "forked" && line.index !== end) throw new RecordError(`${place}: it is forked at token ${line.index}, but ${end} stand`);
   if (line.type !== "rewind" && line.type !== "guard") return end;
   if (line.index > end) throw new RecordError(`${place}: it rewinds to token ${line.index}, but ${end} stand`);
   return line.index;

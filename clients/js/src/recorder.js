@@ -55,15 +55,12 @@ export class Recorder {
   }
 
   /**
-   * For a fork of this stream: as it was up to there, and then as the fork goes on. A fork is its stream, with other
-   * parameters from a token on.
+   * For a fork of this stream: as it was up to there, and then as the fork goes on.
    * @param {number} at @param {number} [stream] its number in the file
    */
   fork(at, stream = this.#stream) {
     const other = new Recorder(stream);
     other.#lines = linesUntil(this.#lines, at).map((line) => ({ ...line, stream }));
-    const paused = other.#lines.filter(({ type }) => type === "pause" || type === "resume").at(-1)?.type === "pause";
-    if (paused) other.#lines.push({ type: "resume", stream, index: at }); // a fork runs, whatever its stream does
     other.#forked = true;
     other.#end = at;
     return other;
@@ -129,7 +126,7 @@ export class Recorder {
       case "restarted": return this.#receiveRestarted(event);
       case "resumed": return this.#receiveResumed(event);
       case "snapshot":
-        if (!this.#forked || event.index !== this.#end || endOf(this.#lines) !== this.#end) return this.#lose(SNAPSHOT);
+        if (!this.#forked || event.index !== this.#end) return this.#lose(SNAPSHOT);
         return this.#beginAt(event.tool_calls ?? []);
       case "final": {
         const { index, finish_reason, stop_reason } = event;
@@ -150,12 +147,13 @@ export class Recorder {
 
   /** @param {Params} params */
   #receiveFork(params) {
-    const { on_tool_call } = /** @type {Start} */ (this.#start); // its own; else results that the other was told would be refused
-    if (on_tool_call !== undefined && on_tool_call !== "finish") Object.assign(this.#lines[0] ?? {}, { on_tool_call });
+    if (endOf(this.#lines) !== this.#end) return this.#lose(SNAPSHOT);
+    const { on_tool_call } = /** @type {Start} */ (this.#start);
     const standing = /** @type {any} */ ({});
-    for (const line of this.#lines) if (line.type === "start" || line.type === "adjust") Object.assign(standing, line.params);
+    for (const line of this.#lines) if ("params" in line) Object.assign(standing, line.params);
     const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
-    this.#lines.push({ type: "adjust", stream: this.#stream, index: this.#end, params: Object.fromEntries(changed) });
+    const own = { params: Object.fromEntries(changed), ...(on_tool_call && { on_tool_call }) };
+    this.#lines.push({ type: "forked", stream: this.#stream, index: this.#end, ...own });
   }
 
   /** A fork does, with these calls. @param {import("./protocol.js").Call[]} calls */
@@ -241,10 +239,5 @@ function linesUntil(lines, at) {
     if (line.type === "final" || line.type === "lost") break;
     if (line.type === "start" || line.index <= at) kept.push(line); // else it took effect ahead of what had been sent
   }
-  const told = kept.map(({ type }) => type).lastIndexOf("tool_result");
-  // A wait behind them is not the fork's, which runs, and ends its own turn.
-  const its = kept.filter((line, number) => number < told || line.type !== "waits");
-  const held = its.filter((line) => line.type === "resume" || (line.type === "guard" && line.do === "pause")).at(-1);
-  // One that has let nothing through yet is not the fork's, which its own guard pauses there.
-  return its.filter((line) => line.type !== "guard" || line !== held);
+  return kept;
 }

@@ -20,6 +20,7 @@ import { MAX_INDEX } from "./protocol.js";
 
 const TOP = 5; // likely tokens that a replay asks for: so the recorded one is mostly among them
 /** @type {Params} */ const ONWARD = { ignore_eos: true, stop: [], max_tokens: MAX_INDEX };
+const ASKED = { logprobs: TOP, return_tokens: true, window: 1 }; // of every stream that plays
 
 /** @typedef {{token: number, text: string | null, logprob: number | null}} OutputToken */
 /**
@@ -63,21 +64,14 @@ export async function replay(client, record, { signal, onchunk } = {}) {
   const { prompt, messages, fork, tools, tool_choice, parallel_tool_calls, on_tool_call, params } = record.start;
   if (fork) throw new Error("it is a fork, which cannot be played without the stream that it forks");
   const content = prompt === undefined ? { messages, tools, tool_choice, parallel_tool_calls, on_tool_call } : { prompt };
-  /** @type {string[]} */ const fingerprints = [];
-  /** @type {Player | null} */ let player = null;
-  const onevent = (/** @type {any} */ event) => {
-    const { type, fingerprint } = event;
-    player?.receive(event);
-    const told = ["started", "resumed", "snapshot"].includes(type) && fingerprint;
-    if (told && !fingerprints.includes(fingerprint)) fingerprints.push(fingerprint);
-  };
-  const options = { ...content, ...params, logprobs: TOP, return_tokens: true, signal, onevent };
-  const stream = await client.start({ ...options, window: 1, credit: { limit: 0 } });
+  const asked = { ...ASKED, signal };
+  const heard = new Heard();
+  const stream = await client.start({ ...content, ...params, ...asked, credit: { limit: 0 }, onevent: heard.receive });
+  const player = new Player(client, record, stream, heard, { asked, onchunk });
   try {
-    player = new Player(stream, record, fingerprints, onchunk);
     return await player.play();
   } finally {
-    stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
+    player.leave();
   }
 }
 
@@ -109,11 +103,33 @@ function tokensOf({ tokens, text, logprobs }) {
   return tokens.map((token, at) => ({ token, text: alone, logprob: logprobs?.[at] ?? null }));
 }
 
+/** What a stream says beside its chunks: the acts of its guards, and who computes it. */
+class Heard {
+  #guardActs = new GuardActs();
+  /** @type {GuardEvent[]} that the record has not had yet */ acts = [];
+  fingerprints;
+
+  /** @param {string[]} [fingerprints] what others said */
+  constructor(fingerprints = []) {
+    this.fingerprints = fingerprints;
+  }
+
+  /** @param {StreamEvent} event */
+  receive = (event) => {
+    const act = this.#guardActs.receive(event);
+    if (act) this.acts.push(act);
+    const told = (event.type === "started" || event.type === "resumed" || event.type === "snapshot") && event.fingerprint;
+    if (told && !this.fingerprints.includes(told)) this.fingerprints.push(told);
+  };
+}
+
 /** Between what it does the stream stands: it is paused, or has no credit left. */
 class Player {
-  #stream;
+  #client;
   #record;
-  #fingerprints;
+  #stream;
+  #heard;
+  #asked;
   #onchunk;
   /** As the record has them in force. @type {Record<string, any>} */ #params;
   #granted = 0;
@@ -122,26 +138,25 @@ class Player {
   #held = false; // by us
   #onward = false;
   #compared = 0;
-  #guardActs = new GuardActs();
-  /** @type {GuardEvent[]} of guards, that the record has not had yet */ #acts = [];
   /** @type {Difference | null} */ #difference = null;
 
   /**
-   * @param {Stream} stream @param {StreamRecord} record @param {string[]} fingerprints
-   * @param {((chunk: Chunk) => void) | undefined} onchunk
+   * @param {Client} client @param {StreamRecord} record @param {Stream} stream @param {Heard} heard
+   * @param {{asked: object, onchunk?: (chunk: Chunk) => void}} options `asked`: what a fork is asked for, too
    */
-  constructor(stream, record, fingerprints, onchunk) {
-    this.#stream = stream;
+  constructor(client, record, stream, heard, { asked, onchunk }) {
+    this.#client = client;
     this.#record = record;
-    this.#fingerprints = fingerprints;
+    this.#stream = stream;
+    this.#heard = heard;
+    this.#asked = asked;
     this.#onchunk = onchunk;
     this.#params = { ...stream.params, ...record.start.params };
   }
 
-  /** It has come. @param {StreamEvent} event */
-  receive(event) {
-    const act = this.#guardActs.receive(event);
-    if (act) this.#acts.push(act);
+  /** There is nothing more to play. */
+  leave() {
+    this.#stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
   }
 
   /** Whether it stands until results are told; where all were, it goes on by itself. */
@@ -184,7 +199,7 @@ class Player {
   /** Where it had run on, what guards did behind that token is void as well. @param {number} index */
   async #rewind(index) {
     const effective = await this.#stream.rewind(index);
-    this.#acts = this.#acts.filter((act) => act.index <= index);
+    this.#heard.acts = this.#heard.acts.filter((act) => act.index <= index);
     return effective;
   }
 
@@ -225,7 +240,7 @@ class Player {
     if (effective !== this.#stream.consumed) {
       throw new Error(`the ${control.type} at token ${control.index} took effect at token ${effective} here`);
     }
-    if (["adjust", "inject", "tool_result", "amend"].includes(control.type)) this.#floor = effective;
+    if (["adjust", "inject", "tool_result", "amend", "forked"].includes(control.type)) this.#floor = effective;
   }
 
   /** Send it: the index at which it took effect. @param {Exclude<ControlLine, {type: "waits"}>} control */
@@ -259,7 +274,32 @@ class Player {
       case "amend":
         if (stream.consumed < this.#granted) await this.#hold();
         return stream.amend(this.#call(control.call), control.arguments, { partial: control.partial });
+      case "forked": return this.#fork(control);
     }
+  }
+
+  /**
+   * A fork runs, whatever its stream does, which may have ended here; what its guards have let by it has from that.
+   * @param {import("./record-format.js").ForkedLine} forked
+   */
+  async #fork({ params, on_tool_call }) {
+    if (this.#held) await this.#stream.resume();
+    const other = this.#stream;
+    const at = other.consumed;
+    const { ignore_eos, stop, max_tokens, seed } = this.#params;
+    const own = { ignore_eos, stop, max_tokens, seed, ...params, on_tool_call };
+    this.#heard = new Heard(this.#heard.fingerprints);
+    const stream = await this.#client.fork(other, { at, ...own, ...this.#asked, credit: { limit: at }, onevent: this.#heard.receive });
+    other.cancel().catch(() => {}); // it may have ended
+    this.#stream = stream;
+    while (stream.consumed < at) {
+      const news = stream.news();
+      if (!stream.tryNext()) await news; // what it begins with
+    }
+    Object.assign(this.#params, params);
+    this.#granted = at;
+    this.#paused = this.#held = this.#onward = false;
+    return at;
   }
 
   /** @param {number} number */
@@ -314,12 +354,12 @@ class Player {
   async #haveGuarded(line, step, next) {
     const stream = this.#stream;
     await this.#setOnward(false);
-    if (!this.#acts.length) await this.#goOnUntilGuarded(step);
-    const act = /** @type {GuardEvent} */ (this.#acts.shift());
+    if (!this.#heard.acts.length) await this.#goOnUntilGuarded(step);
+    const act = /** @type {GuardEvent} */ (this.#heard.acts.shift());
     if (act.name !== line.name || act.do !== line.do || act.index !== line.index) {
       throw new Error(`where "${line.name}" acted at token ${line.index} "${act.name}" does at ${act.index} here`);
     }
-    const stands = Math.min(act.index, ...this.#acts.map(({ index }) => index));
+    const stands = Math.min(act.index, ...this.#heard.acts.map(({ index }) => index));
     for (let chunk; stream.consumed < stands && (chunk = this.#take()); ) this.#compare(chunk, stands, step);
     this.#floor = act.index;
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
@@ -329,14 +369,14 @@ class Player {
       if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
       throw error;
     });
-    if (stream.index > act.index && this.#acts.every(({ index }) => index > act.index)) await this.#rewind(act.index);
+    if (stream.index > act.index && this.#heard.acts.every(({ index }) => index > act.index)) await this.#rewind(act.index);
   }
 
   /** @param {Step} step */
   async #goOnUntilGuarded(step) {
     if (this.#paused || this.#held) await this.#stream.resume();
     this.#held = false;
-    while (!this.#acts.length) {
+    while (!this.#heard.acts.length) {
       this.#granted = Math.max(this.#granted, this.#stream.consumed + 1);
       const news = this.#stream.news();
       const chunk = this.#take();
@@ -375,11 +415,9 @@ class Player {
     return chunk;
   }
 
-  /** It is over, or waits, as it should behind the last token of one that ended by itself. @param {Step} step @returns {never} */
+  /** It is over, as it should behind the last token of one that ended by itself. @param {Step} step @returns {never} */
   #endEarly(step) {
     const index = this.#stream.consumed;
-    const called = step.control?.type === "final" && step.control.finish_reason === "tool_calls";
-    if (called && this.#waits && index === step.place - 1) throw new Ended(); // as a fork does, whose last token ends its turn
     if (index < step.place || !step.ends) {
       const recorded = step.output[index - step.begin] ?? null;
       this.#difference = { index, recorded, replayed: null, recordedLogprobHere: null };
@@ -420,9 +458,9 @@ class Player {
       tokens: this.#compared,
       difference: this.#difference,
       recordedFingerprints,
-      replayedFingerprints: this.#fingerprints,
-      sameFingerprint: Boolean(recordedFingerprints.length && this.#fingerprints.length)
-        && new Set([...recordedFingerprints, ...this.#fingerprints]).size === 1,
+      replayedFingerprints: this.#heard.fingerprints,
+      sameFingerprint: Boolean(recordedFingerprints.length && this.#heard.fingerprints.length)
+        && new Set([...recordedFingerprints, ...this.#heard.fingerprints]).size === 1,
       recordedPromptTokens: start.prompt_tokens,
       replayedPromptTokens: this.#stream.promptTokens ?? 0,
     };

@@ -80,7 +80,7 @@ withAndWithoutWorker("runs that are recorded", [scripted], (fixture) => {
       const fork = await run.fork({ at, recorder: forked, temperature: 0.5 });
       await fork.answer();
       assert.equal(fork.stream.text, "It is mild.");
-      const record = await replayed(forked.text, ["adjust", "tool_result"]);
+      const record = await replayed(forked.text, ["forked", "tool_result"]);
       const tokens = record.lines.flatMap((line) => (line.type === "tokens" ? line.tokens : []));
       assert.equal(tokens.length, fork.stream.index, "nothing that was forked away from is in it");
     }

@@ -86,6 +86,31 @@ withAndWithoutWorker("replay", [], (fixture) => {
     });
   }
 
+  const ENDS = /** @type {[string, object][]} */ ([
+    ["length", { max_tokens: 10 }],
+    ["e", { stop: ["e"] }],
+    ["eos", { ignore_eos: false, logit_bias: { 463: 100 } }], // the toy's end token
+    ["guard", { guards: [{ name: "g", do: "finish", regex: "e" }] }],
+  ]);
+  for (const [end, options] of ENDS) {
+    test(`a fork may go on where its stream had ended: ${end}`, async () => {
+      const recorder = new Recorder();
+      const stream = await fixture.client.start({ ...WARM, window: 1, ...options, recorder });
+      for await (const _ of stream);
+      assert.ok([stream.final?.finish_reason, stream.final?.stop_reason].includes(end));
+      const forked = recorder.fork(stream.index);
+      const fork = await fixture.client.fork(stream, { max_tokens: stream.index + 9, recorder: forked });
+      for await (const _ of fork);
+      const twice = forked.fork(fork.index);
+      const again = await fixture.client.fork(fork, { max_tokens: fork.index + 9, guards: [], seed: 11, recorder: twice });
+      for await (const _ of again);
+      for (const [record, { index }] of /** @type {const} */ ([[recorder, stream], [forked, fork], [twice, again]])) {
+        const { difference, tokens } = await replay(fixture.client, parseRecords(record.text)[0]);
+        assert.deepEqual([difference, tokens], [null, index]);
+      }
+    });
+  }
+
   test("the first token that differs is told with both log probabilities", async () => {
     const [record] = parseRecords(await steered());
     const at = record.lines.findIndex((line) => line.type === "tokens" && line.index === 15);
@@ -165,6 +190,7 @@ test("a wrong file is told where and what", () => {
     [[TOKENS], /^line 1: stream 1 has no `start` before it/],
     [[START, { ...TOKENS, index: 3 }], /^line 2: token 3 stands where token 0 is due/],
     [[START, { type: "rewind", stream: 1, index: 1 }], /^line 2: it rewinds to token 1, but 0 stand/],
+    [[START, { type: "forked", stream: 1, index: 1, params: {} }], /^line 2: it is forked at token 1, but 0 stand/],
     [[START, { type: "inject", stream: 1, index: 0 }], /^line 2: an inject has one of/],
   ];
   for (const [lines, why] of wrong) {
@@ -285,14 +311,6 @@ test("a fork has what was put in right before it, behind a rewind to there", () 
   assert.deepEqual(kinds(recorder.fork(2)), ["rewind", "inject"]);
 });
 
-test("a fork ends its own turn where its stream waits", () => {
-  const recorder = calling("x");
-  receive(recorder, waits(2));
-  assert.deepEqual(kinds(recorder.fork(2)), []);
-  tell(recorder, "x", injected(2, 9, "1"));
-  assert.deepEqual(kinds(recorder.fork(2)), ["waits", "tool_result"]);
-});
-
 test("whoever has a stream go on that waits for results is recorded", () => {
   const recorder = calling("x");
   receive(recorder, waits(2), /** @type {any} */ ({ ...of, type: "resumed", index: 2, recomputed_tokens: 0, ref: "1" }));
@@ -321,20 +339,13 @@ test("a fork has nothing that took effect behind it, ahead of what had been sent
   assert.deepEqual(kinds(recorder.fork(2)), []);
 });
 
-test("a fork is paused by its own guard, where that of its stream has paused that and let nothing through", () => {
-  const guarded = { ...of, type: "guard", index: 2, name: "g", do: "pause" };
-  const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), guarded, { ...of, type: "paused", index: 2, reason: "guard" });
-  assert.deepEqual(kinds(recorder.fork(2)), []);
-  receive(recorder, { ...of, type: "resumed", index: 2, recomputed_tokens: 0 });
-  assert.deepEqual(kinds(recorder.fork(2)), ["guard", "resume"]);
-});
-
 test("a fork says itself what becomes of its calls, and is lost with the second snapshot", () => {
   const fork = recorded(token(0, "", { count: 2, tokens: [97, 98] })).fork(2);
   fork.begin(/** @type {any} */ ({ fork: {}, params: {}, on_tool_call: "pause" }));
   receive(fork, started(), snapshot(1, { index: 2, text: "" }));
   const [{ start, lines }] = parseRecords(fork.text);
-  assert.deepEqual([start.on_tool_call, lines.map(({ type }) => type)], ["pause", ["tokens", "adjust"]]);
+  const own = lines.at(-1);
+  assert.deepEqual([start.on_tool_call, own?.type, own && "on_tool_call" in own && own.on_tool_call], [undefined, "forked", "pause"]);
   receive(fork, snapshot(9, { index: 2, text: "" }));
-  assert.deepEqual(kinds(fork), ["adjust", "lost"]);
+  assert.deepEqual(kinds(fork), ["forked", "lost"]);
 });

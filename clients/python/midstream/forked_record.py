@@ -1,5 +1,4 @@
-"""The record of a fork: its stream's up to where it was forked, and then as the fork goes on. A fork is its
-stream, with other parameters from a token on. Pure."""
+"""The record of a fork: its stream's up to where it was forked, and then as the fork goes on. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +9,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from midstream.protocol import Params
-from midstream.record_format import (
-    Adjust,
-    Final,
-    Guard,
-    Line,
-    Lost,
-    Pause,
-    Record,
-    Resume,
-    Rewind,
-    Start,
-    Tokens,
-    ToolResult,
-    Waits,
-)
+from midstream.record_format import Adjust, Final, Forked, Guard, Line, Lost, Record, Rewind, Start, Tokens
 
 OnToolCall = Literal["finish", "pause", "continue"]
 
@@ -37,19 +22,13 @@ def lines_of_fork(
     lines = _lines_until(parent.lines, at)
     if _standing(lines) != list(tokens):
         return None
-    paused = [line for line in lines if isinstance(line, Pause | Resume)]
-    if paused and isinstance(paused[-1], Pause):  # a fork runs, whatever its stream does
-        lines.append(Resume(stream=stream, index=at))
-    in_force = {**asdict(parent.start.params)}
+    in_force = asdict(parent.start.params)
     for line in lines:
-        if isinstance(line, Adjust):
+        if isinstance(line, Adjust | Forked):
             in_force |= {name: value for name, value in asdict(line.params).items() if value is not UNSET}
     changed = {name: value for name, value in asdict(params).items() if value != in_force[name]}
-    start = parent.start
-    if on_tool_call != "finish":  # else results that the other was told would be refused
-        start = replace(start, on_tool_call=on_tool_call)
-    told = [replace(line, stream=stream) for line in [start, *lines]]
-    return [*told, Adjust(stream=stream, index=at, params=Params(**changed))]
+    told = [replace(line, stream=stream) for line in [parent.start, *lines]]
+    return [*told, Forked(stream=stream, index=at, params=Params(**changed), on_tool_call=on_tool_call)]
 
 
 def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
@@ -72,14 +51,7 @@ def _lines_until(lines: Sequence[Line], at: int) -> list[Line]:
             not isinstance(line, Start) and line.index <= at
         ):  # else it took effect ahead of what had been sent
             kept.append(line)
-    told = max((at for at, line in enumerate(kept) if isinstance(line, ToolResult)), default=-1)
-    # A wait behind them is not the fork's, which runs, and ends its own turn.
-    kept = [line for at, line in enumerate(kept) if at < told or not isinstance(line, Waits)]
-    held = [
-        line for line in kept if isinstance(line, Resume) or (isinstance(line, Guard) and line.do == "pause")
-    ]
-    # One that has let nothing through yet is not the fork's, which its own guard pauses there.
-    return [line for line in kept if not (isinstance(line, Guard) and held and line is held[-1])]
+    return kept
 
 
 def _standing(lines: Sequence[Line]) -> list[int]:

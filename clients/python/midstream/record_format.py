@@ -126,6 +126,15 @@ class Rewind(RecordLine, kw_only=True):
     index: Index
 
 
+class Forked(RecordLine, kw_only=True):
+    """The stream was forked, and this goes on as the fork does, from the token at `index` on. `params` are
+    those in which it differs."""
+
+    index: Index
+    params: Params
+    on_tool_call: Literal["finish", "pause", "continue"] = "finish"
+
+
 class Guard(RecordLine, kw_only=True):
     """A guard acted: output from `index` on is void, and the stream went on, was paused, or ended."""
 
@@ -154,7 +163,7 @@ class Final(RecordLine, kw_only=True):
     stop_reason: str | None = None
 
 
-Control = Pause | Resume | Adjust | Inject | ToolResult | Amend | Rewind
+Control = Pause | Resume | Adjust | Inject | ToolResult | Amend | Rewind | Forked
 Line = Start | Tokens | Control | Waits | Guard | Moved | Lost | Final
 _decode_line = msgspec.json.Decoder(Line).decode
 _encode_line = msgspec.json.Encoder().encode
@@ -277,6 +286,9 @@ class _Reader:
                 if index > end:
                     raise RecordError(f"{place}: it rewinds to token {index}, but {end} stand")
                 self._end[line.stream] = index
+            case Forked(index=index):
+                if index != end:
+                    raise RecordError(f"{place}: it is forked at token {index}, but {end} stand")
             case Inject():
                 if sum(given is not None for given in (line.text, line.messages, line.tokens)) != 1:
                     raise RecordError(f"{place}: an inject has one of `text`, `messages` and `tokens`")

@@ -10,7 +10,7 @@ steered it away from, and `ONWARD` keeps it from ending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from msgspec import Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
@@ -22,6 +22,7 @@ from midstream.record_format import (
     Amend,
     Control,
     Final,
+    Forked,
     Guard,
     Inject,
     Line,
@@ -36,6 +37,8 @@ from midstream.record_format import (
 )
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from midstream.client import Client
     from midstream.spans import Call
     from midstream.stream import Stream
@@ -98,8 +101,9 @@ async def replay(client: Client, record: Record) -> Replay:
         options |= {"tools": start.tools, "tool_choice": start.tool_choice}
         options |= {"parallel_tool_calls": start.parallel_tool_calls, "on_tool_call": start.on_tool_call}
     options |= _given(start.params) | {"logprobs": TOP}
-    async with await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options) as stream:
-        return await _Player(stream, record).play()
+    stream = await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options)
+    async with _Player(client, stream, record) as player:
+        return await player.play()
 
 
 # -- what is to be played --------------------------------------------------------------------------
@@ -120,10 +124,6 @@ class _Step(NamedTuple):
             final.finish_reason == "stop" or (final.finish_reason == "length" and final.stop_reason is None)
         )
 
-    @property
-    def ends_with_calls(self) -> bool:
-        return isinstance(self.control, Final) and self.control.finish_reason == "tool_calls"
-
     def token(self, index: int) -> OutputToken | None:
         """The output token there, as far as it was told."""
         at = index - self.begin
@@ -141,7 +141,7 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
             case Rewind(index=index) | Guard(index=index):
                 steps.append(_Step(line, begin, output, begin + len(output)))
                 begin, output = index, []
-            case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Waits():
+            case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Forked() | Waits():
                 steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
@@ -168,7 +168,8 @@ class _Ended(Exception):
 class _Player:
     """Between what it does the stream stands: it is paused, or has no credit left."""
 
-    def __init__(self, stream: Stream, record: Record) -> None:
+    def __init__(self, client: Client, stream: Stream, record: Record) -> None:
+        self._client = client
         self._stream = stream
         self._record = record
         self._params = _given(stream.params) | _given(record.start.params)  # in force, as the record has it
@@ -181,6 +182,14 @@ class _Player:
         self._compared = 0
         self._difference: Difference | None = None
         self._fingerprints: list[str] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stream.__aexit__(kind, error, trace)
 
     async def play(self) -> Replay:
         try:
@@ -330,7 +339,7 @@ class _Player:
         if effective != self._stream.consumed:
             name = type(control).__name__.lower()
             raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
-        if isinstance(control, Adjust | Inject | ToolResult | Amend):
+        if isinstance(control, Adjust | Inject | ToolResult | Amend | Forked):
             self._floor = effective
 
     async def _steer(self, control: Control) -> int:
@@ -352,15 +361,33 @@ class _Player:
                 return await stream.inject(text=text, messages=messages, tokens=tokens, grammar=grammar)
             case ToolResult():
                 return await self._tell(control)
-            case Amend(arguments=arguments, partial=partial):
-                if stream.consumed < self._granted:
-                    await self._hold()
-                return await stream.amend(self._call(control), arguments, partial=partial)
+            case Amend():
+                return await self._amend(control)
             case Rewind(index=index):
                 self._floor = index
                 if index < self._granted and not self._waits_at(index):
                     await self._hold()
                 return await self._rewind(index)
+            case Forked():
+                return await self._fork(control)
+
+    async def _fork(self, forked: Forked) -> int:
+        """A fork runs, whatever its stream does, which may have ended here, and has from it what guards have
+        let by."""
+        if self._held:
+            await self._stream.resume()
+        self._note_fingerprint()
+        place, changed = self._stream.consumed, _given(forked.params)
+        options: Any = {name: self._params[name] for name in (*ONWARD, "seed")} | changed | {"logprobs": TOP}
+        options |= {"on_tool_call": forked.on_tool_call, "credit": {"limit": place}, "return_tokens": True}
+        async with self._stream as other:
+            self._stream = await self._client.fork(other, at=place, window=1, **options)
+        while self._stream.consumed < place:
+            await self._stream.next()  # what it begins with
+        self._params |= changed
+        self._granted, self._acted = place, 0
+        self._paused = self._held = self._onward = False
+        return place
 
     async def _tell(self, result: ToolResult) -> int:
         """Where it goes on with that it is held, and taken back to where it stood: whatever else came at the
@@ -373,6 +400,11 @@ class _Player:
             if stream.index > place:
                 await self._rewind(place)
         return effective
+
+    async def _amend(self, amend: Amend) -> int:
+        if self._stream.consumed < self._granted:
+            await self._hold()
+        return await self._stream.amend(self._call(amend), amend.arguments, partial=amend.partial)
 
     def _call(self, control: ToolResult | Amend) -> Call:
         calls = self._stream.calls
@@ -414,11 +446,8 @@ class _Player:
         return chunk
 
     def _end_early(self, step: _Step) -> NoReturn:
-        """The stream is over, which is as it should be behind the last token of one that ended by itself; or
-        it waits for results where a fork ended with its calls, whose last token is the end of its turn."""
+        """The stream is over, which is as it should be behind the last token of one that ended by itself."""
         end = self._stream.consumed
-        if step.ends_with_calls and self._waits and end == step.place - 1:
-            raise _Ended
         if end < step.place or not step.ends_by_itself:
             self._difference = Difference(index=end, recorded=step.token(end), replayed=None)
         raise _Ended
