@@ -292,10 +292,7 @@ class Player {
     const stream = await this.#client.fork(other, { at, ...own, ...this.#asked, credit: { limit: at }, onevent: this.#heard.receive });
     other.cancel().catch(() => {}); // it may have ended
     this.#stream = stream;
-    while (stream.consumed < at) {
-      const news = stream.news();
-      if (!stream.tryNext()) await news; // what it begins with
-    }
+    if (at) await stream.next(); // what it begins with
     Object.assign(this.#params, params);
     this.#granted = at;
     this.#paused = this.#held = this.#onward = false;

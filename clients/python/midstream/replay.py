@@ -382,7 +382,7 @@ class _Player:
         options |= {"on_tool_call": forked.on_tool_call, "credit": {"limit": place}, "return_tokens": True}
         async with self._stream as other:
             self._stream = await self._client.fork(other, at=place, window=1, **options)
-        while self._stream.consumed < place:
+        if place:
             await self._stream.next()  # what it begins with
         self._params |= changed
         self._granted, self._acted = place, 0
