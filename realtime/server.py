@@ -135,11 +135,11 @@ async def let_finish(
         going = [connection for connection in endpoints.open.values() if connection.may_go]
         for connection in going:  # what is said there now, and not answered, is said again elsewhere
             connection.leave()
-        hub.hand_over({})
+        hub.hand_over(also_read=False)
         await _close(going)
     if not await _within(grace_s, _until_all_is_said(hub, endpoints, until_answered)):
         if hands_over:
-            hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
+            hub.hand_over(also_read=True)
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -315,11 +315,11 @@ class Hub:
         self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
 
-    def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
-        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
-        read, who hear of it."""
+    def hand_over(self, *, also_read: bool) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
+        what somebody does, who hears of it."""
         self._shares.withdraw()
-        self._handing_over.leave_all(readers)
+        self._handing_over.leave_all(also_read=also_read)
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
         """All such streams; of many each turn some."""

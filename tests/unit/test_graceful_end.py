@@ -14,6 +14,7 @@ import uvicorn
 
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
+from realtime.http.listener import HttpListener
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, Observer
 from realtime.server import Server, let_finish
@@ -21,7 +22,7 @@ from realtime.transport.http_protocol import HttpLimits, protocol_class
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
-from tests.fakes.simulated_client import SIZE
+from tests.fakes.simulated_client import SIZE, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.server.asgi_app_server import Receive, Scope, Send
 
@@ -46,9 +47,9 @@ class Open:
         self.closed = True
 
 
-async def _ended(hub: Hub, endpoints: Any, *, hands_over: bool = False) -> None:
+async def _ended(hub: Hub, endpoints: Any, *, grace_s: float = 1, hands_over: bool = False) -> None:
     nobody = partial(asyncio.sleep, 0)  # asks over HTTP
-    await let_finish(hub, None, endpoints, 1, until_answered=nobody, hands_over=hands_over)  # type: ignore[arg-type]
+    await let_finish(hub, None, endpoints, grace_s, until_answered=nobody, hands_over=hands_over)  # type: ignore[arg-type]
 
 
 async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> None:
@@ -98,6 +99,27 @@ async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
         await asyncio.wait_for(Server(config, ending, accepting).serve(sockets=[listening]), 30)
     assert heard.is_set()
+
+
+async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over() -> None:
+    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short."""
+    server = SimulatedServer(SIZE, keeps=True)
+    answers = {
+        name: HttpListener(server.hub, Caller("http", tenant="tenant"), PayerWork(), keeps_events=False)
+        for name in ("continue", "cancel")
+    }
+    for name, answer in answers.items():
+        server.hub.receive_frame("tenant", start(name, on_disconnect=name), answer)
+    kept, cancelled = server.hub.streams
+    ending = asyncio.create_task(_ended(server.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
+    while not cancelled.ended:
+        server.tick()
+        await asyncio.sleep(0)
+    await ending
+    assert not kept.ended, "another gateway has it go on"
+    failure = answers["continue"].failure
+    assert failure is not None
+    assert failure.event().retryable
 
 
 async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
