@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from midstream import protocol
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
 from realtime.http.listener import HttpListener
@@ -22,7 +23,7 @@ from realtime.transport.http_protocol import HttpLimits, protocol_class
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
-from tests.fakes.simulated_client import SIZE, start
+from tests.fakes.simulated_client import SIZE, endless, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.server.asgi_app_server import Receive, Scope, Send
 
@@ -201,6 +202,33 @@ class Peer(FakeWebSocket):
 
     async def close(self, code: int, reason: str) -> None:
         await self.closed.wait()
+
+
+async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What else it has goes on elsewhere, and so does what its client begins."""
+    monkeypatch.setattr("realtime.server.LOOK_S", 0.001)
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    for name in ("continue", "cancel"):
+        hub.receive_frame("a", endless(name, on_disconnect=name), connection)
+    goes_on, stays = hub.streams
+    endpoints = SimpleNamespace(open={"a": connection})
+    peer.closed.set()
+    ending = asyncio.create_task(_ended(hub, endpoints, grace_s=600, hands_over=True))
+    for _ in range(10):
+        server.tick()
+        await asyncio.sleep(0)
+    assert hub.streams == [goes_on, stays]
+    hub.receive_frame("a", protocol.Cancel(request_id="cancel"), connection)
+    while not stays.ended:
+        server.tick()
+    await asyncio.wait_for(ending, 30)
+    assert connection.gone
+    assert not goes_on.ended
 
 
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:
