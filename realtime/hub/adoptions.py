@@ -27,7 +27,7 @@ from realtime.hub.rebuilt_stream import RebuiltStream, Telling
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving import Serving
 from realtime.hub.starting import tenant_number
-from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.stream_record import engine_key
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.refusal import Refusal
@@ -77,10 +77,17 @@ class Adoptions:
         match frame:
             case protocol.Start(on_disconnect="cancel"):
                 return False
-            case protocol.Start(fork=None) | protocol.Attach():
+            case protocol.Start() if not self._may_have_begun(forked_by(key, frame)):
+                return False
+            case protocol.Start() | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
                 return not known and (self._keepers.count > 0 or self._keepers.unsettled)
         return False
+
+    def _may_have_begun(self, forked: StreamKey | None) -> bool:
+        """Elsewhere: a fork begins where the stream is that it forks, which may have come since."""
+        stream = None if forked is None else self._registry.known(forked, self._clock())
+        return forked is None or (stream is not None and stream.outbox.epoch > 0)
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """If an engine has it, it is here when this returns. `settle` follows. Raises Refusal, where it

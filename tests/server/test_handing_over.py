@@ -80,6 +80,27 @@ async def test_a_start_meanwhile_is_taken_by_another_gateway(
         assert streams(await second.metrics()) == 0
 
 
+async def test_so_is_a_fork_of_what_goes_on_there(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which that gateway has to find first."""
+    monkeypatch.setattr(random, "randrange", lambda servers: 0)  # the client begins with the first
+    async with (
+        gateways(tmp_path, serve, *LONG) as (first, second),
+        midstream.connect([first.http, second.http]) as client,
+    ):
+        forked = await client.start(prompt="Once", on_disconnect="continue", window=8, **PARAMS)
+        stays = await client.start(prompt="Once", on_disconnect="cancel", window=8, **PARAMS)
+        assert await forked.next()
+        first.tell(signal.SIGTERM)
+        while not client.draining:
+            await client.ping()
+        starting = asyncio.create_task(client.fork(forked, at=1))
+        text = await read(stays)
+        assert await read(await starting) == text
+        assert await read(forked) == text
+
+
 async def test_what_shares_a_connection_with_it_goes_when_the_grace_is_over(
     tmp_path: Path, serve: Serve
 ) -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Function, Guard, Message, Params, Tool
+from midstream.protocol import Fork, Function, Guard, Message, Params, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
@@ -92,6 +92,19 @@ async def test_one_that_is_lost_can_be_started_again(
     await settled()
     assert listener.errors == []
     listener.hear_token()
+
+
+async def test_a_fork_may_have_begun_where_its_stream_was_and_is_looked_for_where_that_has_come() -> None:
+    here = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    (stream,) = here.hub.streams
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    fork = protocol.Start(request_id="b", fork=Fork(request_id="a", at=0), on_disconnect="continue")
+    asked = StreamKey(TENANT, "b"), fork, listener
+    begun_here = here.hub._adoptions.may_be_found(*asked)
+    stream.outbox.epoch += 1  # as who adopts it counts
+    assert (begun_here, here.hub._adoptions.may_be_found(*asked)) == (False, True)
 
 
 async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:
