@@ -22,7 +22,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub import free_values
-from realtime.hub.adoptions import Adoptions
+from realtime.hub.adoptions import Adoptions, another_content
 from realtime.hub.awaited_starts import AwaitedStarts
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
@@ -471,10 +471,7 @@ class Hub:
 
     def _start_again(self, key: StreamKey, frame: protocol.Start, started: bytes, listener: Listener) -> None:
         if start_digest(frame) != started:
-            raise Refusal(
-                "request_conflict",
-                f'Request "{frame.request_id}" was started with other content: take another id.',
-            )
+            raise another_content(key)
         self._attach(key, -1, frame.ref, listener, "start")
 
     def _attach(
