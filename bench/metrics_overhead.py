@@ -93,6 +93,9 @@ class Encoder:
                 self._codec.encode(event)
         self._woken.clear()
 
+    def forget(self, stream: Stream) -> None:
+        raise AssertionError("there is no other server")
+
     def lose(self, stream: Stream) -> None:
         raise AssertionError("there is no other listener")
 

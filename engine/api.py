@@ -85,7 +85,8 @@ class Command(Struct, tag=True, array_like=True, frozen=True):
 class Keep(Struct, array_like=True, frozen=True):
     """By which a stream outlives its gateway, where an engine keeps streams: another adopts it by its `key`.
     The `record` is what that needs to know of it, in words that are none of an engine's; none where it cannot
-    be built from what its engine was told. `moves`: engines that it was submitted to before."""
+    be built from what its engine was told. `moves`: engines that it was submitted to before. `start`: what it
+    was asked for by, as a digest."""
 
     key: bytes
     record: bytes
@@ -93,6 +94,7 @@ class Keep(Struct, array_like=True, frozen=True):
     moves: int = 0
     history: History | None = None  # before this engine; none for one that begins here
     adoptions: int = 0  # before it
+    start: bytes = b""
 
 
 class Submit(Command, frozen=True):
@@ -178,10 +180,11 @@ CLAIM_S = 10.0  # for which others wait for a gateway that is about to begin a s
 class Adopt(Command, frozen=True):
     """Give a stream that is kept, by its key, to whoever says this, under this number. Answered by
     Adopted. `claims`: whoever asks begins it if there is none, and until it has settled that no other that
-    claims it here may."""
+    claims it here may. `start`: unless it was asked for by something else."""
 
     key: bytes
     claims: bool = False
+    start: bytes = b""
 
 
 class Settle(Command, frozen=True):
@@ -391,10 +394,11 @@ class Journal(Struct, array_like=True, frozen=True):
 
 class Adopted(Struct, tag=True, array_like=True, frozen=True):
     """The stream is whose asked for it, and what is told of it from now on follows its journal; or there is
-    none of this key."""
+    none of this key, or `another`: it was begun by another start, and stays whose it is."""
 
     stream: int
     journal: Journal | None = None
+    another: bool = False
 
 
 class Moved(Struct, tag=True, array_like=True, frozen=True):

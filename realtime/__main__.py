@@ -141,7 +141,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     agent = _agent(options)
     fleet = _fleet(options, models, served, observers, background)
     keyring = _keyring(options)
-    quotas = Quotas(keyring.allowance, share=_tenants_share(options)) if keyring else Quotas()
+    quotas = _quotas(options, keyring)
     hub = Hub(
         fleet.send,
         observers,
@@ -248,6 +248,14 @@ def _keyring(options: Options) -> Keyring | None:
         return Keyring(Path(options.keys_file)) if options.keys_file else None
     except KeyFileError as problem:
         raise StartupError(str(problem)) from None
+
+
+def _quotas(options: Options, keyring: Keyring | None) -> Quotas:
+    if keyring is None:
+        return Quotas()
+    quotas = Quotas(keyring.allowance, share=_tenants_share(options))
+    keyring.on_change = quotas.allowances_changed
+    return quotas
 
 
 def _credentials(options: Options, keyring: Keyring | None, hub: Hub) -> Credentials:

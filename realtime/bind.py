@@ -34,7 +34,10 @@ def bind(host: str, port: int, *, accepts: bool = True, shared: bool = False) ->
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Where the protocol is not said, asyncio leaves TCP_NODELAY alone, and each small write waits until the
     # peer has acknowledged the one before: up to 40 ms.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    except OSError as error:  # a system without IPv6
+        raise _cannot_listen(host, port, error) from None
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if shared:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -47,9 +50,12 @@ def bind(host: str, port: int, *, accepts: bool = True, shared: bool = False) ->
         raise StartupError(f"cannot listen on {host}: no address of this machine goes by that name") from None
     except OSError as error:
         listening.close()
-        why = os.strerror(error.errno or 0)
-        raise StartupError(f"cannot listen on {host} port {port}: {why}") from None
+        raise _cannot_listen(host, port, error) from None
     return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> StartupError:
+    return StartupError(f"cannot listen on {host} port {port}: {os.strerror(error.errno or 0)}")
 
 
 def raise_descriptor_limit() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ log = logging.getLogger("midstream")
 
 CANCEL_S = 2.0  # behind the grace: an engine that answers cancels with its next step
 CLOSE_S = 5.0  # for WebSockets, and for answers over HTTP
+LOOK_S = 0.25  # between two looks who else may go, of a server that hands over
 CUT_OFF_S = 1.0  # of those, for what a connection that was cut off leaves to be done
 
 
@@ -132,19 +134,40 @@ async def let_finish(
     for connection in list(endpoints.open.values()):
         connection.send_event(GoingAway(deadline_ms=int(grace_s * 1000)))
     if hands_over:
-        going = [connection for connection in endpoints.open.values() if connection.may_go]
-        for connection in going:  # what is said there now, and not answered, is said again elsewhere
-            connection.leave()
-        hub.hand_over({})
-        await _close(going)
-    if not await _within(grace_s, _until_all_is_said(hub, endpoints, until_answered)):
+        await _let_go(hub, endpoints)
+    finish = partial(_until_all_is_said, hub, endpoints, until_answered)
+    if not await _within(grace_s, _letting_go(hub, endpoints, finish) if hands_over else finish()):
         if hands_over:
-            hub.hand_over({connection: connection.forget for connection in endpoints.open.values()})
+            hub.hand_over(also_read=True)
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
             fleet.give_up()
     await _close(list(endpoints.open.values()))
+
+
+async def _let_go(hub: Hub, endpoints: Endpoints) -> None:
+    """Whoever has no stream here that ends with this server, and what nobody reads."""
+    staying = (connection for connection in endpoints.open.values() if not connection.gone)
+    going = [connection for connection in staying if connection.may_go]
+    for connection in going:  # what is said there now, and not answered, is said again elsewhere
+        connection.leave()
+    hub.hand_over(also_read=False)
+    await _close(going)
+
+
+async def _letting_go(hub: Hub, endpoints: Endpoints, finish: Callable[[], Awaitable[None]]) -> None:
+    """Meanwhile those go that stayed for a stream which has ended since, or has an engine again."""
+    finished = asyncio.Event()
+
+    async def let_go() -> None:
+        while not await _within(LOOK_S, finished.wait()):
+            await _let_go(hub, endpoints)
+
+    async with asyncio.TaskGroup() as both:
+        both.create_task(let_go())
+        await finish()
+        finished.set()
 
 
 async def _until_all_is_said(

@@ -247,7 +247,7 @@ class Listener:
                 gateway.answer(api.Claimed(adopt.stream))
                 self._loop.call_later(api.CLAIM_S, self._pass_over, adopt.key, holder)
                 return
-        self._adopt(gateway, adopt.stream, adopt.key)
+        self._adopt(gateway, adopt.stream, adopt.key, adopt.start)
 
     def _pass_over(self, key: bytes, claim: Claim[Gateway]) -> None:
         """Who has not settled it in all this time, others have waited for."""
@@ -258,11 +258,14 @@ class Listener:
         if claim is not None:
             self._adopt(claim.gateway, claim.stream, key)
 
-    def _adopt(self, gateway: Gateway, number: int, key: bytes) -> None:
+    def _adopt(self, gateway: Gateway, number: int, key: bytes, start: bytes = b"") -> None:
         """Whoever asks for it has it from now on, if it can be built again."""
         kept = self._kept.find(key, time.time())
         if kept is None:
             gateway.answer(api.Adopted(number))
+            return
+        if start and kept.journal.keep.start not in (b"", start):
+            gateway.answer(api.Adopted(number, another=True))
             return
         if gateway.streams.get(number, kept.number) != kept.number:
             gateway.refuse_number(number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Keys(NamedTuple):
 class Keyring:
     def __init__(self, path: Path) -> None:
         """Raises KeyFileError: a server does not start with keys that it cannot read."""
+        self.on_change: Callable[[], None] = _nothing  # other keys hold, or other allowances
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._reading = asyncio.Lock()
@@ -79,12 +81,17 @@ class Keyring:
         else:
             self._reported = None
             log.info("the key file has changed: %d keys", len(self._keys.holders))
+            self.on_change()
         self._version = version
 
     def _report(self, version: Version, problem: KeyFileError) -> None:
         if (version, str(problem)) != self._reported:
             log.error("%s; the keys that were read before still hold", problem)
         self._reported = version, str(problem)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _keys_of(file: KeyFile) -> Keys:

@@ -19,6 +19,8 @@ from realtime.stream.pending_commands import Reply
 from realtime.stream.stream import Stream
 from realtime.work_ledger import PayerWork
 
+GOING_AWAY = Refusal("draining", "The server is going away.", retry_after_ms=1000)
+
 
 class HttpListener:
     def __init__(
@@ -49,6 +51,11 @@ class HttpListener:
 
     def flush(self) -> None:
         self._news.set()
+
+    def forget(self, stream: Stream) -> None:
+        self._woken.pop(stream, None)
+        self._taken.pop(stream, None)
+        self.fail(GOING_AWAY)
 
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)

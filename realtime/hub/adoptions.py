@@ -16,7 +16,7 @@ from collections.abc import Callable
 from engine import api
 from midstream import protocol
 from midstream.protocol import StreamFrame
-from realtime.hub.frame_tokenizing import guards_length
+from realtime.hub.frame_tokenizing import guards_length, start_digest
 from realtime.hub.incoming_news import tokens_computed
 from realtime.hub.keepers import Found, Keepers, Search
 from realtime.hub.keeping import Keeping
@@ -27,7 +27,7 @@ from realtime.hub.rebuilt_stream import RebuiltStream, Telling
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving import Serving
 from realtime.hub.starting import tenant_number
-from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.stream_record import engine_key
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.refusal import Refusal
@@ -37,6 +37,13 @@ from realtime.tenants.quota import Quotas
 log = logging.getLogger(__name__)
 
 SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that is asked
+
+
+def another_content(key: StreamKey) -> Refusal:
+    return Refusal(
+        "request_conflict",
+        f'Request "{key.request_id}" was started with other content: take another id.',
+    )
 
 
 class Adoptions:
@@ -77,26 +84,35 @@ class Adoptions:
         match frame:
             case protocol.Start(on_disconnect="cancel"):
                 return False
-            case protocol.Start(fork=None) | protocol.Attach():
+            case protocol.Start() if not self._may_have_begun(forked_by(key, frame)):
+                return False
+            case protocol.Start() | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
                 return not known and (self._keepers.count > 0 or self._keepers.unsettled)
         return False
+
+    def _may_have_begun(self, forked: StreamKey | None) -> bool:
+        """Elsewhere: a fork begins where the stream is that it forks, which may have come since."""
+        stream = None if forked is None else self._registry.known(forked, self._clock())
+        return forked is None or (stream is not None and stream.outbox.epoch > 0)
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """If an engine has it, it is here when this returns. `settle` follows. Raises Refusal, where it
         cannot be built."""
         number = self._next_number()
-        starts = isinstance(frame, protocol.Start)
+        start = start_digest(frame) if isinstance(frame, protocol.Start) else None
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
-            search = await self._keepers.search(number, engine_key(key), claims=starts)
+            search = await self._keepers.search(number, engine_key(key), start)
             found = search.latest
             for other in search.found:
                 if other is not found:
                     other.engine.say(api.Cancel(number))
             if found is not None:
-                await self._build(key, number, search, found, listener, starts=starts)
-            elif search.doubtful and not starts:
+                await self._build(key, number, search, found, listener, starts=start is not None)
+            elif search.is_another:
+                raise another_content(key)
+            elif search.doubtful and start is None:
                 raise Refusal(
                     "overloaded",
                     f'An engine that may have request "{key.request_id}" does not answer, or is being'
@@ -153,7 +169,12 @@ class Adoptions:
         stream, record = rebuilt.stream, rebuilt.record
         stream.take_in_vain()  # which was counted where it was asked for
         keep = api.Keep(
-            engine_key(key), journal.record, record.grace_s, journal.moves, adoptions=journal.adoptions
+            engine_key(key),
+            journal.record,
+            record.grace_s,
+            journal.moves,
+            adoptions=journal.adoptions,
+            start=record.digest,
         )
         keeping = Keeping(keep, self._wall, prompt_tokens=len(stream.context.prompt), adopted=journal)
         for news in found.late:  # more may come meanwhile

@@ -7,7 +7,7 @@ knows neither frames nor where streams go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from engine import api
 from realtime.hub.departures import Departures
@@ -56,15 +56,15 @@ class HandingOver:
             listener.lose(entry.stream)
             self._observer.refused("request_taken", listener.caller)
 
-    def leave_all(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
-        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
-        read, who hear of it."""
+    def leave_all(self, *, also_read: bool) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
+        what somebody does, who hears of it."""
         for entry in self._registry.entries:
             reader = self._subscriptions.listener_of(entry.stream)
-            if entry.engine is None or not entry.may_be_adopted or (reader and reader not in readers):
+            if entry.engine is None or not entry.may_be_adopted or (reader and not also_read):
                 continue
             if reader is not None:
-                readers[reader](entry.stream)
+                reader.forget(entry.stream)
             self._departures.bring_in_order(entry.stream)
             if entry.stream.ended:  # there was no room for one more that nobody reads
                 continue

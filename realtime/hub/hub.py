@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub import free_values
-from realtime.hub.adoptions import Adoptions
+from realtime.hub.adoptions import Adoptions, another_content
 from realtime.hub.awaited_starts import AwaitedStarts
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
@@ -48,7 +48,7 @@ from realtime.hub.shares import Shares
 from realtime.hub.slices import Slices
 from realtime.hub.starting import StreamStarter
 from realtime.hub.stream_accounts import StreamAccounts
-from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.subscriptions import Subscriptions
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.told import TimedOut, in_tokens
@@ -231,6 +231,7 @@ class Hub:
         key = StreamKey(tenant, frame.request_id)
         waits = (
             key in self._long_texts.keys
+            or self.awaits_forked(key, frame)
             or self._adoptions.may_be_found(key, frame, listener)
             or any(entry.stream.reads_injected for entry in self._found_by(key, frame))
         )
@@ -315,11 +316,11 @@ class Hub:
         self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
 
-    def hand_over(self, readers: Mapping[Listener, Callable[[Stream], None]]) -> None:
-        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. So is what these
-        read, who hear of it."""
+    def hand_over(self, *, also_read: bool) -> None:
+        """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
+        what somebody does, who hears of it."""
         self._shares.withdraw()
-        self._handing_over.leave_all(readers)
+        self._handing_over.leave_all(also_read=also_read)
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
         """All such streams; of many each turn some."""
@@ -389,15 +390,20 @@ class Hub:
         self._awaited.discard(key)
         self.flush()
 
+    def awaits_forked(self, key: StreamKey, frame: StreamFrame) -> bool:
+        forked = forked_by(key, frame)
+        if forked is None or forked not in self._long_texts.keys:
+            return False
+        return self._registry.known(forked, self._clock()) is None
+
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         if self._adoptions.may_be_found(key, frame, listener):
             await self._adoptions.find(key, frame, listener)
 
     def _found_by(self, key: StreamKey, frame: StreamFrame) -> list[LiveStream]:
         """The stream of a frame, and the one that it forks."""
-        forks = frame.fork if isinstance(frame, protocol.Start) else None
-        keys = (key, StreamKey(key.tenant, forks.request_id)) if forks else (key,)
-        return [entry for key in keys if (entry := self._registry.by_key(key)) is not None]
+        entries = (self._registry.by_key(one) for one in (key, forked_by(key, frame)) if one is not None)
+        return [entry for entry in entries if entry is not None]
 
     async def read(self, key: StreamKey, frame: StreamFrame) -> None:
         for entry in self._found_by(key, frame):
@@ -465,10 +471,7 @@ class Hub:
 
     def _start_again(self, key: StreamKey, frame: protocol.Start, started: bytes, listener: Listener) -> None:
         if start_digest(frame) != started:
-            raise Refusal(
-                "request_conflict",
-                f'Request "{frame.request_id}" was started with other content: take another id.',
-            )
+            raise another_content(key)
         self._attach(key, -1, frame.ref, listener, "start")
 
     def _attach(
@@ -646,7 +649,9 @@ class Hub:
         entry = self._registry.by_key(key)
         if entry is not None:
             return entry.stream.model
-        return self._model_for(key, frame) if isinstance(frame, protocol.Start) else None
+        if not isinstance(frame, protocol.Start) or self.awaits_forked(key, frame):
+            return None
+        return self._model_for(key, frame)
 
     def _model_for(self, key: StreamKey, frame: protocol.Start) -> ServedModel:
         """That a start asks for. A fork has the one of the stream that it forks."""

@@ -45,6 +45,7 @@ class Search:
         self.claimed_at: ServingEngine | None = None  # by another gateway
         self.settled = asyncio.Event()  # that claim
         self.lost = False  # to another gateway, since it was found
+        self.is_another = False  # that was begun by another start
         self.silent = set(asked)
         self._doubtful = doubtful
         self._look()
@@ -116,11 +117,12 @@ class Keepers:
         at = self._settled_at
         return at is not None and (not self.count or self._clock() < at)
 
-    async def search(self, number: int, name: bytes, *, claims: bool) -> Search:
-        """It takes in news of what is found until `close`. `claims`: who searches begins what is not found;
-        `settle` follows."""
+    async def search(self, number: int, name: bytes, start: bytes | None) -> Search:
+        """It takes in news of what is found until `close`. `start`, as a digest: who searches begins what is
+        not found, and `settle` follows; a stream that was begun by another stays where it is."""
+        claims = start is not None
         while True:
-            search = self._ask(number, name, claims=claims)
+            search = self._ask(number, name, start)
             if not await _within(ANSWER_S, search.answered):
                 self._give_up(number, search, api.Cancel(number) if claims else api.Disown(number))
             if search.claimed_at is None or search.found:
@@ -158,8 +160,10 @@ class Keepers:
                 engine.answered(number)
                 if search is not None:
                     search.claimed(engine)
-            case api.Adopted(journal=journal):
+            case api.Adopted(journal=journal, another=another):
                 then = engine.answered(number)
+                if search is not None:
+                    search.is_another = search.is_another or another
                 if search is not None and (not search.answered.is_set() or engine is search.claimed_at):
                     search.answer(engine, journal)
                 elif journal is not None and then is not None:  # nobody waits for it here any more
@@ -185,14 +189,14 @@ class Keepers:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def _ask(self, number: int, name: bytes, *, claims: bool) -> Search:
+    def _ask(self, number: int, name: bytes, start: bytes | None) -> Search:
         asked = answering(self._serving)
         search = self._searches[number] = Search(asked, doubtful=self.unsettled or len(asked) < self.count)
-        registrar = chosen(name, asked) if claims else None
+        registrar = None if start is None else chosen(name, asked)
         if registrar is not None:
             self._claims.setdefault(name, Claim(number, {})).at[registrar] = None
         for engine in asked:
-            engine.say(api.Adopt(number, name, engine is registrar))
+            engine.say(api.Adopt(number, name, engine is registrar, start or b""))
         self._serving.flush()
         return search
 

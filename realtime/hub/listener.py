@@ -56,6 +56,9 @@ class Listener(Protocol):
     def flush(self) -> None:
         """Take from the hub what those that were woken have to say, if there is room for it now."""
 
+    def forget(self, stream: Stream) -> None:
+        """The stream is nobody's here any more: this server goes away, and leaves it to others."""
+
     def lose(self, stream: Stream) -> None:
         """The stream has another listener now."""
 

@@ -28,7 +28,7 @@ from realtime.hub.frame_tokenizing import (
     weight,
 )
 from realtime.hub.listener import Listener
-from realtime.hub.stream_key import StreamKey
+from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
@@ -52,6 +52,8 @@ class WaitingFrame(NamedTuple):
     listener: Listener
     size: int | None  # where it is counted
     acted: Callable[[], None]  # to be called when its turn is over
+    behind: asyncio.Event | None  # that another is, by which what it forks comes here
+    done: asyncio.Event
 
 
 class Receiver(Protocol):
@@ -59,6 +61,9 @@ class Receiver(Protocol):
 
     def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
         """The model of a frame's stream; None where the stream is not there yet."""
+
+    def awaits_forked(self, key: StreamKey, frame: StreamFrame) -> bool:
+        """Whether the stream that a frame forks is looked for, or about to begin."""
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """A frame's stream, if it is elsewhere. Raises Refusal."""
@@ -117,7 +122,9 @@ class LongTexts:
             return False
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
-        waiting = WaitingFrame(frame, listener, size, acted)
+        forked = forked_by(key, frame) if self._receiver.awaits_forked(key, frame) else None
+        behind = None if forked is None else next(iter(self._queues.latest_first(forked))).done
+        waiting = WaitingFrame(frame, listener, size, acted, behind, asyncio.Event())
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
@@ -137,8 +144,10 @@ class LongTexts:
         return uncounted < UNCOUNTED_STOPS
 
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
-        frame, listener, size, acted = waiting
+        frame, listener, size, acted, behind, done = waiting
         try:
+            if behind is not None:
+                await behind.wait()
             await self._receiver.find(key, frame, listener)
             await self._receiver.read(key, frame)
             if not listener.gone:
@@ -163,6 +172,7 @@ class LongTexts:
                     self._fail(listener, frame, error, "act on this frame")
                 await listener.pay(time.thread_time() - began_s)
         finally:
+            done.set()
             self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)

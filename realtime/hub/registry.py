@@ -165,11 +165,16 @@ class StreamRegistry:
         entry = self._by_key.get(key) or self._ended_streams.find(key, now)
         return None if entry is None else entry.start_digest
 
-    def find(self, key: StreamKey, now: float) -> Stream:
-        """A stream of this name, whether it lives or has ended."""
+    def known(self, key: StreamKey, now: float) -> Stream | None:
+        """A stream of this name, whether it lives or has ended, if all of it is still there."""
         entry = self._by_key.get(key) or self._ended_streams.find(key, now)
-        if entry is not None:
-            return entry.stream
+        return None if entry is None else entry.stream
+
+    def find(self, key: StreamKey, now: float) -> Stream:
+        """The same; raises Refusal."""
+        stream = self.known(key, now)
+        if stream is not None:
+            return stream
         if self.has_ended(key):
             raise Refusal(
                 "request_expired", f'Request "{key.request_id}" ended too long ago: its output is forgotten.'

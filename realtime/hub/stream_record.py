@@ -94,7 +94,8 @@ def keep(
         encoded = msgspec.msgpack.encode(record)
     except OverflowError:  # a schema may have a number beyond 64 bits
         return None
-    return api.Keep(engine_key(key), encoded, grace_s) if len(encoded) <= MOST_BYTES else None
+    kept = api.Keep(engine_key(key), encoded, grace_s, start=record.digest)
+    return kept if len(encoded) <= MOST_BYTES else None
 
 
 def _origin(parent: Stream, index: int) -> Origin | None:

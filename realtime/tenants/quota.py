@@ -57,7 +57,8 @@ class Rate:
 
 
 class Taken(Struct, array_like=True):
-    """What a tenant takes at a gateway: at present, and in all since that began."""
+    """What a tenant takes at a gateway: at present, and in all since that began, but for times without limits
+    of its own: what was taken then would count when it has some, as if it had just been taken."""
 
     streams: int = 0
     connections: int = 0
@@ -211,10 +212,10 @@ class Quotas:
         here.streams += streams
         here.connections += connections
         here.waiting += waiting
-        here.tokens += tokens
-        here.loads += loads
         if not self._allowance(tenant).has_limits:
             return
+        here.tokens += tokens
+        here.loads += loads
         if tokens or loads:
             self._spent.add(tenant)
             self.on_spend()
@@ -227,6 +228,12 @@ class Quotas:
     def taken(self) -> dict[str, Taken]:
         """Here, by each tenant who has limits of its own."""
         return self._here(tenant for tenant in self._accounts if self._allowance(tenant).has_limits)
+
+    def allowances_changed(self) -> None:
+        """Of those who have limits now, others may not know what they take: nobody was told while they had
+        none."""
+        self._changed |= self.taken().keys()
+        self.on_change()
 
     def changed(self) -> dict[str, Taken]:
         """By those who take more or less at present than when this was asked last."""

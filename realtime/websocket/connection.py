@@ -321,7 +321,6 @@ class Connection:
         return all(stream.outlives_us for stream in self._live)
 
     def forget(self, stream: Stream) -> None:
-        """It is nobody's here any more."""
         self._live.discard(stream)
         self._woken.pop(stream, None)
         self._read_acks.forget(stream)

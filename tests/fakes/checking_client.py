@@ -436,6 +436,9 @@ class Reader:
         self.server.refused |= {event.ref for event in events if isinstance(event, protocol.Error)}
         self._under_way.append((stream, events, stream.outbox.sent))
 
+    def forget(self, stream: Stream) -> None:
+        self._woken.pop(stream, None)
+
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)
         assert stream.request_id not in self._by_name, "it is taken over by those who know"

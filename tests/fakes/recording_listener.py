@@ -87,6 +87,9 @@ class RecordingListener:
             self.heard += self._server.hub.take_events(stream)
         self._woken.clear()
 
+    def forget(self, stream: Stream) -> None:
+        self.lose(stream)
+
     def lose(self, stream: Stream) -> None:
         self._woken.pop(stream, None)
         self.lost.append(stream.request_id)

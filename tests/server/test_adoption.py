@@ -4,10 +4,13 @@ killed, and whoever comes to the second finds the stream as it was."""
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+
+import httpx2
 
 from tests.server.gateways import STEP, Serve, gateways, static
 from tests.server.independent_client import Client, Stream, client_of
@@ -136,6 +139,28 @@ async def test_forks_go_on_too_and_forks_of_them(tmp_path: Path, serve: Serve) -
             usage = (await again.ask("resume", "final"))["usage"]
             assert usage["inherited_tokens"] == final["usage"]["inherited_tokens"] > 0
             assert again.tokens == truth.tokens
+
+
+async def test_all_choices_of_an_answer_are_the_same_where_it_is_asked_for_again(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """Those behind the first are forks of it, and say no seed."""
+    body = {"prompt": "Once", "n": 3, "max_tokens": 40, "ignore_eos": True, "request_id": "a"}
+    async with gateways(tmp_path, serve) as (first, second):
+        async with (
+            httpx2.AsyncClient(base_url=first.http) as client,
+            client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer,
+        ):
+            begun = ["", "", ""]
+            async for line in answer.aiter_lines():
+                for choice in json.loads(line.removeprefix("data: "))["choices"] if line else ():
+                    begun[choice["index"]] += choice["text"]
+                if all(begun):
+                    break
+        async with httpx2.AsyncClient(base_url=second.http, timeout=60) as client:
+            choices = (await client.post("/v1/completions", json=body)).json()["choices"]
+        assert all(choice["text"].startswith(text) for choice, text in zip(choices, begun, strict=True))
+        assert {choice["finish_reason"] for choice in choices} == {"length"}
 
 
 async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_it(

@@ -80,6 +80,27 @@ async def test_a_start_meanwhile_is_taken_by_another_gateway(
         assert streams(await second.metrics()) == 0
 
 
+async def test_so_is_a_fork_of_what_goes_on_there(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which that gateway has to find first."""
+    monkeypatch.setattr(random, "randrange", lambda servers: 0)  # the client begins with the first
+    async with (
+        gateways(tmp_path, serve, *LONG) as (first, second),
+        midstream.connect([first.http, second.http]) as client,
+    ):
+        forked = await client.start(prompt="Once", on_disconnect="continue", window=8, **PARAMS)
+        stays = await client.start(prompt="Once", on_disconnect="cancel", window=8, **PARAMS)
+        assert await forked.next()
+        first.tell(signal.SIGTERM)
+        while not client.draining:
+            await client.ping()
+        starting = asyncio.create_task(client.fork(forked, at=1))
+        text = await read(stays)
+        assert await read(await starting) == text
+        assert await read(forked) == text
+
+
 async def test_what_shares_a_connection_with_it_goes_when_the_grace_is_over(
     tmp_path: Path, serve: Serve
 ) -> None:
@@ -100,12 +121,11 @@ async def test_what_shares_a_connection_with_it_goes_when_the_grace_is_over(
             assert (await again.rest())["finish_reason"] == "length"
 
 
-async def test_an_answer_over_http_finishes_or_is_ended_and_does_not_hang(
+async def test_an_answer_over_http_finishes_or_is_told_to_come_again_and_goes_on_elsewhere(
     tmp_path: Path, serve: Serve
 ) -> None:
-    """Its client knows no other server."""
-    async with gateways(tmp_path, serve, "--shutdown-grace-s", "0.2") as (first, _):
-        body = {"model": "toy", "prompt": "Once", "request_id": "a", "max_tokens": 4000, "ignore_eos": True}
+    async with gateways(tmp_path, serve, "--shutdown-grace-s", "0.2") as (first, second):
+        body = {"model": "toy", "prompt": "Once", "request_id": "a", **PARAMS}
         async with (
             httpx2.AsyncClient(base_url=first.http) as client,
             client.stream("POST", "/v1/completions", json=body | {"stream": True}) as answer,
@@ -116,3 +136,7 @@ async def test_an_answer_over_http_finishes_or_is_ended_and_does_not_hang(
             said = [line async for line in lines if line]
         assert "going away" in said[-1]
         assert await asyncio.to_thread(first.ended) == 0
+        async with httpx2.AsyncClient(base_url=second.http, timeout=60) as client:
+            answer = (await client.post("/v1/completions", json=body)).json()
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["completion_tokens"] == PARAMS["max_tokens"]

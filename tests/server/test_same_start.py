@@ -50,6 +50,20 @@ async def test_the_same_start_at_three_gateways_at_once_is_one_stream(tmp_path: 
         assert decoded(await served[0].until(lambda now: decoded(now) >= wanted)) == wanted
 
 
+async def test_a_start_of_another_content_elsewhere_is_refused_and_takes_nothing_from_whoever_reads(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as entered:
+        ours = await entered.enter_async_context(client_of(first.url))
+        there = await entered.enter_async_context(client_of(second.url))
+        there.mark = ours.mark
+        stream = await ours.start("a", **KEPT)
+        await stream.until_index(1)
+        other = await there.start_blindly("a", **KEPT | {"params": PARAMS | {"max_tokens": 7}})
+        assert await outcome(there, other) == "request_conflict"
+        assert (await stream.rest())["finish_reason"] == "length"
+
+
 async def test_a_stream_is_found_at_any_gateway(tmp_path: Path, serve: Serve) -> None:
     async with (
         gateways(tmp_path, serve, count=3, engines=2) as served,

@@ -494,6 +494,9 @@ class Stranger:
     def wake(self, stream: Stream) -> None:
         pytest.fail("a stream of another's has something to say to it")
 
+    def forget(self, stream: Stream) -> None:
+        pytest.fail("it never had a stream")
+
     def lose(self, stream: Stream) -> None:
         pytest.fail("it never had a stream")
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Function, Guard, Message, Params, Tool
+from midstream.protocol import Fork, Function, Guard, Message, Params, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
@@ -77,7 +77,7 @@ async def test_one_that_is_lost_can_be_started_again(
     key, journal = await a_journal()
     engine = here.hub.serving.engines[0]
 
-    async def found(number: int, name: bytes, *, claims: bool) -> Search:
+    async def found(number: int, name: bytes, start: bytes | None) -> Search:
         search = here.hub._keepers._searches[number] = Search([engine], doubtful=False)
         search.answer(engine, replace(journal, **lost))
         return search
@@ -92,6 +92,39 @@ async def test_one_that_is_lost_can_be_started_again(
     await settled()
     assert listener.errors == []
     listener.hear_token()
+
+
+async def test_a_start_is_refused_where_its_name_is_another_s_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which stays there, with whoever reads it."""
+    here = SimulatedServer(SIZE, keeps=True)
+
+    async def found(number: int, name: bytes, start: bytes | None) -> Search:
+        search = here.hub._keepers._searches[number] = Search([], doubtful=False)
+        here.hub._keepers.receive(here.hub.serving.engines[0], api.Adopted(number, another=True))
+        return search
+
+    monkeypatch.setattr(here.hub._keepers, "search", found)
+    monkeypatch.setattr(here.hub._adoptions, "may_be_found", lambda *asked: True)
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    await settled()
+    assert listener.error().code == "request_conflict"
+    assert here.hub.streams == []
+
+
+async def test_a_fork_may_have_begun_where_its_stream_was_and_is_looked_for_where_that_has_come() -> None:
+    here = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    (stream,) = here.hub.streams
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    fork = protocol.Start(request_id="b", fork=Fork(request_id="a", at=0), on_disconnect="continue")
+    asked = StreamKey(TENANT, "b"), fork, listener
+    begun_here = here.hub._adoptions.may_be_found(*asked)
+    stream.outbox.epoch += 1  # as who adopts it counts
+    assert (begun_here, here.hub._adoptions.may_be_found(*asked)) == (False, True)
 
 
 async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:
@@ -142,7 +175,8 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
     here = SimulatedServer(SIZE, keeps=True, engines=2)
     key, journal = await a_journal()
-    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), claims=claims))
+    start = b"digest" if claims else None
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start))
     await asyncio.sleep(0)
     quick, slow = here.hub.serving.engines.values()
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -32,6 +33,17 @@ async def test_what_is_said_on_its_connections_leaves_at_once() -> None:
         assert await at_once
         writer.close()
         await writer.wait_closed()
+
+
+def test_an_address_of_a_kind_that_the_system_lacks_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where IPv6 is switched off: there is not even a socket."""
+
+    def lacking(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "")
+
+    monkeypatch.setattr("socket.socket", lacking)
+    with pytest.raises(StartupError, match="cannot listen on ::1 port 80: Address family not supported"):
+        bind("::1", 80)
 
 
 def test_a_server_without_keys_says_so_in_a_line() -> None:

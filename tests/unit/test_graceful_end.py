@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import uvicorn
 
+from midstream import protocol
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
+from realtime.http.listener import HttpListener
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, Observer
 from realtime.server import Server, let_finish
@@ -21,7 +23,7 @@ from realtime.transport.http_protocol import HttpLimits, protocol_class
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
-from tests.fakes.simulated_client import SIZE
+from tests.fakes.simulated_client import SIZE, endless, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.server.asgi_app_server import Receive, Scope, Send
 
@@ -46,9 +48,9 @@ class Open:
         self.closed = True
 
 
-async def _ended(hub: Hub, endpoints: Any, *, hands_over: bool = False) -> None:
+async def _ended(hub: Hub, endpoints: Any, *, grace_s: float = 1, hands_over: bool = False) -> None:
     nobody = partial(asyncio.sleep, 0)  # asks over HTTP
-    await let_finish(hub, None, endpoints, 1, until_answered=nobody, hands_over=hands_over)  # type: ignore[arg-type]
+    await let_finish(hub, None, endpoints, grace_s, until_answered=nobody, hands_over=hands_over)  # type: ignore[arg-type]
 
 
 async def test_a_connection_that_fails_to_close_ends_the_wait_for_no_other() -> None:
@@ -98,6 +100,27 @@ async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, _cancelled_by_sigterm():
         await asyncio.wait_for(Server(config, ending, accepting).serve(sockets=[listening]), 30)
     assert heard.is_set()
+
+
+async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over() -> None:
+    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short."""
+    server = SimulatedServer(SIZE, keeps=True)
+    answers = {
+        name: HttpListener(server.hub, Caller("http", tenant="tenant"), PayerWork(), keeps_events=False)
+        for name in ("continue", "cancel")
+    }
+    for name, answer in answers.items():
+        server.hub.receive_frame("tenant", start(name, on_disconnect=name), answer)
+    kept, cancelled = server.hub.streams
+    ending = asyncio.create_task(_ended(server.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
+    while not cancelled.ended:
+        server.tick()
+        await asyncio.sleep(0)
+    await ending
+    assert not kept.ended, "another gateway has it go on"
+    failure = answers["continue"].failure
+    assert failure is not None
+    assert failure.event().retryable
 
 
 async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
@@ -179,6 +202,33 @@ class Peer(FakeWebSocket):
 
     async def close(self, code: int, reason: str) -> None:
         await self.closed.wait()
+
+
+async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What else it has goes on elsewhere, and so does what its client begins."""
+    monkeypatch.setattr("realtime.server.LOOK_S", 0.001)
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    for name in ("continue", "cancel"):
+        hub.receive_frame("a", endless(name, on_disconnect=name), connection)
+    goes_on, stays = hub.streams
+    endpoints = SimpleNamespace(open={"a": connection})
+    peer.closed.set()
+    ending = asyncio.create_task(_ended(hub, endpoints, grace_s=600, hands_over=True))
+    for _ in range(10):
+        server.tick()
+        await asyncio.sleep(0)
+    assert hub.streams == [goes_on, stays]
+    hub.receive_frame("a", protocol.Cancel(request_id="cancel"), connection)
+    while not stays.ended:
+        server.tick()
+    await asyncio.wait_for(ending, 30)
+    assert connection.gone
+    assert not goes_on.ended
 
 
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:

@@ -186,7 +186,7 @@ def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -
     server.tick()
     given_up, kept = server.hub.streams
     server.hub.receive_answer(0, api.Kept(given_up.number, whole=False))
-    server.hub.hand_over({listener: listener.lose})
+    server.hub.hand_over(also_read=True)
     assert server.hub.streams == [given_up]
     assert listener.lost == [kept.request_id]
     rest(server)
@@ -206,7 +206,7 @@ def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.Mo
         rest(server)
     listener.leave()
     assert all(stream.concluded for stream in server.hub.streams)
-    server.hub.hand_over({})
+    server.hub.hand_over(also_read=False)
     assert [stream.request_id for stream in server.hub.streams] == ["stays"]
 
 
@@ -221,7 +221,7 @@ def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it
         listener.send(start(request_id=name, params=SHORT, on_disconnect="continue"))
     server.tick()
     server.kill_engine()
-    server.hub.hand_over({listener: listener.lose})
+    server.hub.hand_over(also_read=True)
     assert [stream.request_id for stream in server.hub.streams] == ["a", "b"]
     assert listener.lost == []
 

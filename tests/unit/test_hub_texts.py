@@ -13,7 +13,7 @@ import pytest
 
 from engine import toy_model
 from midstream import protocol
-from midstream.protocol import Message, Params
+from midstream.protocol import Fork, Message, Params
 from realtime.http.listener import HttpListener
 from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
@@ -148,6 +148,35 @@ async def test_a_client_s_prompt_waits_for_no_crowd_of_another_s(tenant: str) ->
     await settled()
     assert [error.code for error in crowd.errors] == 50 * ["context_too_long"]
     assert refused_before[0] <= 3, "those that were begun with, and one more that was done at the same time"
+
+
+def fork(name: str, of: str) -> protocol.Start:
+    return protocol.Start(request_id=name, fork=Fork(request_id=of, at=0))
+
+
+async def test_a_fork_waits_until_the_stream_that_it_forks_is_there() -> None:
+    """As where both are said again at another server, which has to find it."""
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start("a", prompt=LONG))
+    listener.send(fork("b", "a"))
+    listener.send(fork("c", "b"))
+    await settled()
+    assert listener.errors == []
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "b", "c"]
+
+
+async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_do_not_wait_for_ever() -> (
+    None
+):
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start("a", prompt=TOO_LONG))
+    listener.send(fork("b", "a"))
+    listener.send(fork("a", "b"))
+    await settled()
+    assert [error.code for error in listener.errors] == ["context_too_long", *2 * ["unknown_request"]]
+    assert server.hub.streams == []
 
 
 async def test_who_has_gone_leaves_no_work_behind(monkeypatch: pytest.MonkeyPatch) -> None:

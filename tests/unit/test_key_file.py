@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from realtime.__main__ import _quotas
 from realtime.access import keyring
 from realtime.access.key_file import HEADER, KeyFile, KeyFileError, digest, new_key, read
 from realtime.access.keyring import Keyring
+from realtime.config import Options
 from realtime.keys_command import main
 from realtime.tenants.allowance import Allowance, Holder
 
@@ -143,6 +145,21 @@ def test_keys_of_one_tenant_share_what_it_may_take(file: Path, capsys: Capture) 
         priority=(-2, 5),
     )
     assert ring.allowance("nobody") == Allowance()
+
+
+def test_whoever_counts_what_tenants_take_hears_that_the_file_has_changed(
+    file: Path, capsys: Capture
+) -> None:
+    """Who has a limit now had none before, and other gateways were told nothing."""
+    added(file, capsys, "alice")
+    ring, heard = Keyring(file), list[bool]()
+    quotas = _quotas(Options(), ring)
+    quotas.on_change = lambda: heard.append(True)
+    asyncio.run(ring.reload())
+    assert not heard
+    added(file, capsys, "bob", "--tenant", "alice", "--max-streams", "3")
+    asyncio.run(ring.reload())
+    assert heard == [True]
 
 
 def test_list_names_keys_and_shows_none(file: Path, capsys: Capture) -> None:

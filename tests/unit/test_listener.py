@@ -870,6 +870,20 @@ def test_a_gateway_that_lives_hears_that_its_stream_was_adopted(
     assert second.hear() == api.Adopted(8)
 
 
+def test_a_stream_that_was_begun_by_another_start_stays_whose_it_is(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = joined(connect, 2)
+    first.send([replace(submit(3), keep=api.Keep(b"key", b"record", start=b"one"))])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    second.send([api.Adopt(9, b"key", start=b"another")])
+    assert second.hear() == api.Adopted(9, another=True)
+    first.send([api.Pause(3)])
+    assert engine.next_commands() == [api.Pause(number)]
+    second.send([api.Adopt(9, b"key", start=b"one")])
+    assert [first.hear(), first.hear()] == [api.Kept(3), api.Moved(3)]
+
+
 def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     """As where a claim of its own is settled while it asks anew."""
     first, second = joined(connect, 2)

@@ -38,7 +38,8 @@ class Relay:
 
 class Gateway:
     def __init__(self, clock: Clock, relays: list[Relay], allowance: Allowance, share: Allowance) -> None:
-        self.quotas = Quotas(lambda tenant: allowance, clock, share=share)
+        self.allowance = allowance
+        self.quotas = Quotas(lambda tenant: self.allowance, clock, share=share)
         self._relays = relays
         self.engines: dict[int, ServingEngine] = {}
         serving = SimpleNamespace(engines=self.engines, flush=self._flush)
@@ -50,6 +51,11 @@ class Gateway:
         keeper = b"engine %d" % number
         self.engines[number] = engine = ServingEngine(number, MODEL, 16, self._send, keeper=keeper)
         self.shares.engine_ready(engine)
+
+    def read_keys(self, allowance: Allowance) -> None:
+        """The key file says something else now."""
+        self.allowance = allowance
+        self.quotas.allowances_changed()
 
     def lose(self, number: int) -> None:
         engine = self.engines.pop(number)
@@ -235,3 +241,33 @@ def test_a_gateway_alone_tells_nobody_and_without_limits_there_is_nothing_to_tel
     assert relay.announced == 1, "who is there"
     unbounded = Quotas()
     assert not unbounded.are_bounded
+
+
+def test_what_was_taken_before_there_was_a_limit_counts_nowhere() -> None:
+    """A day's tokens of a gateway would be held against a minute's at the others, for hours."""
+    them = Gateways(Allowance())
+    them.first.start(1_000_000).end()
+    for gateway in (them.first, them.second):
+        gateway.read_keys(Allowance(tokens_per_minute=1000))
+    them.first.start(10).end()
+    them.settle()
+    assert not them.second.refuses()
+    them.first.start(2000).end()
+    them.settle()
+    assert them.second.refuses(), "what is taken from now on counts"
+
+
+def test_what_is_taken_at_present_counts_as_soon_as_there_is_a_limit() -> None:
+    them = Gateways(Allowance())
+    streams = [them.first.start(), them.first.start()]
+    for limits, refuses in ((Allowance(max_streams=2), True), (Allowance(), False)):
+        for gateway in (them.first, them.second):
+            gateway.read_keys(limits)
+        them.settle()
+        assert them.second.refuses() == refuses
+    for stream in streams:
+        stream.end()
+    for gateway in (them.first, them.second):
+        gateway.read_keys(Allowance(max_streams=1))
+    them.settle()
+    assert not them.second.refuses(), "they ended while nobody told of them"

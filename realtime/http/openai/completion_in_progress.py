@@ -19,7 +19,7 @@ from msgspec import UNSET
 
 from midstream import protocol
 from midstream.protocol import Beside, Start
-from realtime.http.listener import HttpListener, ListenerSource
+from realtime.http.listener import GOING_AWAY, HttpListener, ListenerSource
 from realtime.http.openai.choice_accumulator import Choice
 from realtime.http.openai.errors import error_object
 from realtime.http.openai.logprobs import EncodedLogprob
@@ -310,7 +310,7 @@ class CompletionSource(ListenerSource):
             why = (final.stop_reason or "").removesuffix(".")  # of a grammar it is a sentence
             self._listener.fail(Refusal("engine_error", f"The answer could not be finished: {why}."))
         elif final.finish_reason == "cancelled" and self._hub.draining:
-            self._listener.fail(Refusal("draining", "The server is going away.", retry_after_ms=1000))
+            self._listener.fail(GOING_AWAY)
 
     @property
     def _finished(self) -> bool:
