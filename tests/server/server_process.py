@@ -40,8 +40,8 @@ def said(log: IO[str]) -> str:
 
 class Served:
     """A server with the toy model, from its first line until `end`. `options` are the command line's.
-    `scripted`: whether the model says what it is told to. `loaded`: whether its first engine is a copy of a
-    process that has loaded what an engine needs; where it is to start as a user's, that takes seconds."""
+    `scripted`: whether the model says what it is told to. `loaded`: whether it and its first engine are
+    copies of a process that has loaded what they need: where it is to start as a user's, it takes seconds."""
 
     def __init__(
         self, *options: str, model: str = "toy", scripted: bool = False, loaded: bool = True
