@@ -1,8 +1,8 @@
-"""A server that is given its first engine: a process that has loaded what the toy needs, and awaits its pipe.
+"""A server that begins as a copy of a process that has loaded what it needs, and so does its first engine.
 
-Both begin as copies of that process. The server runs what `python -m midstream WORD...` runs, but for that it
-starts its first engine by sending the engine's end of the pipe to its child. Any other engine it starts as it
-always does.
+It runs what `python -m midstream WORD...` runs, but for that it starts its first engine, where that is the
+toy by a pipe, by sending the engine's end of the pipe to its child. Any other engine it starts as it always
+does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ def become_server(
     environ: dict[str, str],
     writes_to: tuple[Connection, Connection],
     loaded: bool,
+    gives: bool,
     scripts: str,
 ) -> None:
-    """In a copy of a loaded process. `loaded`: whether it stays one, and another copy is to be its engine,
-    which begins with what the file `scripts` does to one; else it begins anew, as a user's."""
+    """In a copy of a loaded process. `loaded`: whether it stays one; else it begins anew, as a user's.
+    `gives`: whether another copy is to be its engine, which begins with what the file `scripts` does to
+    one."""
     # A process group of its own: what outlives it can be found. But no session: Linux gives each as much of
     # a busy processor, and who is to have idle time alone would have as much as a server of another session.
     os.setpgrp()
@@ -37,16 +39,12 @@ def become_server(
     os.environ.update(environ)
     if not loaded:
         _execute("midstream", *words)
-    ours, theirs = socket.socketpair()
-    if not (pid := os.fork()):
-        ours.close()
-        os._exit(_become_engine(theirs, scripts))
-    theirs.close()
-    for descriptor in _descriptors() - {ours.fileno()}:
+    for descriptor in _descriptors():
         with suppress(OSError):  # one was the listing's
             os.close(descriptor)
     gc.freeze()  # what the engine alone needs is no garbage of the server's to look for
-    _give(ours, pid)
+    if gives:
+        _give_engine(scripts)
     for name, number in ("stdout", 1), ("stderr", 2):
         setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115 - until it ends
     from midstream.__main__ import main
@@ -77,6 +75,16 @@ def _become_engine(waiting: socket.socket, scripts: str) -> int:
         runpy.run_path(scripts)["follow_scripts"]()
     _, descriptors, _, _ = socket.recv_fds(waiting, 1, 1)
     return main(["engine", str(descriptors[0]), "toy"]) if descriptors else 0
+
+
+def _give_engine(scripts: str) -> None:
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        _give(ours, pid)
+    else:
+        ours.close()
+        os._exit(_become_engine(theirs, scripts))
 
 
 def _give(waiting: socket.socket, pid: int) -> None:
