@@ -89,7 +89,7 @@ class Ground(NamedTuple):
 @contextmanager
 def ground(*, crowded: bool) -> Iterator[Ground]:
     """A server of its own: no loop finds what another computed."""
-    server = Served("--toy-step-ms", str(STEP_MS), "--kv-tokens", str(KV_TOKENS), scripted=True)
+    server = Served("--toy-step-ms", str(STEP_MS), "--kv-tokens", str(KV_TOKENS), scripted=True, loaded=False)
     try:
         yield Ground(server, Others(server) if crowded else None)
     finally:
@@ -271,7 +271,7 @@ def durations(calls: int, write_s: float, *, in_turn: bool) -> list[float]:
 
 
 async def eagerness() -> list[Figure]:
-    server = Served("--toy-step-ms", str(SLOW_STEP_MS), scripted=True)
+    server = Served("--toy-step-ms", str(SLOW_STEP_MS), scripted=True, loaded=False)
     figures = []
     try:
         async with midstream.connect(server.http) as client:

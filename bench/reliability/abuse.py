@@ -214,7 +214,7 @@ async def one_server(
 ) -> tuple[list[Outcome], list[str]]:
     """What came of these, one after the other, and what the server complained of."""
     outcomes = list[Outcome]()
-    async with serving(*options) as served:
+    async with serving(*options, loaded=False) as served:
         quiet = await quiet_looks(served, attack_s)
         async with beside("-m", "bench.reliability.busy_neighbour"):
             busy = await quiet_looks(served, attack_s)

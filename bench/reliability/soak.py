@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 async def measure(scale: float) -> dict[str, Any]:
     minutes = MINUTES * scale
     pace = ("--toy-step-ms", str(STEP_MS), "--kv-tokens", str(KV_TOKENS), "--log-level", "warning")
-    async with serving("--engine-spare", "on", *pace) as served:
+    async with serving("--engine-spare", "on", *pace, loaded=False) as served:
         score = await quiet_run(served.http, SEEDS, STEERING_CLIENTS)
         before = await held(served)
         samples = await under_load(served, score, minutes * 60)

@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 
 async def send(count: int, seed: int) -> Sent:
-    async with serving("--log-level", "warning") as served:
+    async with serving("--log-level", "warning", loaded=False) as served:
         score = await quiet_run(served.http, range(3), STEERING_CLIENTS)
         await batter(served, score, count // 10, seed + 1000)  # warms up: ended streams are kept for a while
         before = resident_mib(served.process.pid)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -18,15 +19,16 @@ import pytest
 from midstream import protocol
 from midstream.options import StartOptions
 
-PACKAGE = Path(__file__).parents[2] / "clients" / "js"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "clients" / "js"
 INSTALLED = PACKAGE / "node_modules" / ".package-lock.json"  # what npm leaves behind when it is through
 LOCK = PACKAGE / "package-lock.json"
 TIMEOUT_S = 540
 
 
-def run(*command: str) -> str:
+def run(*command: str, **env: str) -> str:
     """Run a command of the package's, and fail with what it says."""
-    env = os.environ | {"MIDSTREAM_PYTHON": sys.executable}
+    env = os.environ | {"MIDSTREAM_PYTHON": sys.executable} | env
     done = subprocess.run(
         command, cwd=PACKAGE, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -64,9 +66,20 @@ def test_the_declarations_are_those_of_the_source(tmp_path: Path) -> None:
     assert kept == fresh, "run `npm run types` in clients/js, and commit what it writes"
 
 
+@pytest.fixture
+def server_starter() -> Iterator[str]:
+    """The port of one that starts servers, for all files of its tests: each by itself would load it anew."""
+    command = [sys.executable, "-m", "tests.server.server_starter"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as starter:
+        assert starter.stdout
+        yield starter.stdout.readline().strip()
+
+
 @pytest.mark.timeout(TIMEOUT_S + 60)
-def test_its_own_tests_pass() -> None:
-    run("npm", "test")
+def test_its_own_tests_pass(server_starter: str) -> None:
+    run("npm", "test", MIDSTREAM_SERVER_STARTER=server_starter)
 
 
 def test_the_protocol_is_that_of_the_definition() -> None:

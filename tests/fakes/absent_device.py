@@ -1,16 +1,14 @@
-"""Our Triton kernels compiled for a device that is not there: `python -m tests.fakes.absent_device` reads
-from its standard input what to compile of those of attention, and says what each takes of the device. That of
-the draw is compiled by `absent_device_draw.py`, those of products and means by `absent_device_products.py`.
+"""Our Triton kernels of attention compiled for a device that is not there, and what each takes of the device.
+That of the draw is compiled by `absent_device_draw.py`, those of products and means by
+`absent_device_products.py`, all of them in the process of `absent_devices.py`.
 
-All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for. A process
-of its own, for tests run in Triton's interpreter, and Triton decides between the two when it is imported.
+All but the launch is the engine's own: plans, arguments, and what of them Triton specializes for.
 """
 
 from __future__ import annotations
 
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +43,9 @@ class Case(msgspec.Struct, frozen=True):
     softcap: float | None = None
     sinks: bool = False
     exact: bool = False
+
+
+Asked = tuple[Case, list[list[tuple[int, int]]]]
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -141,10 +142,3 @@ def about(kernel: Any) -> Kernel:
     stack = re.search(r"STACK:(\d+)", usage)
     assert stack is not None, usage
     return Kernel(kernel.metadata.name, kernel.metadata.shared, int(stack[1]))
-
-
-if __name__ == "__main__":
-    case, batches = msgspec.json.decode(
-        sys.stdin.buffer.read(), type=tuple[Case, list[list[tuple[int, int]]]]
-    )
-    sys.stdout.buffer.write(msgspec.json.encode(compiled(case, batches)))

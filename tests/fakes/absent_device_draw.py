@@ -1,10 +1,9 @@
-"""The kernel of the draw compiled for a device that is not there, as `absent_device.py` does: standard input
-has the device's capability and the batches (rows, vocabulary, number format)."""
+"""The kernel of the draw compiled for a device that is not there, as `absent_device.py` does: one of this
+capability, for the batches (rows, vocabulary, number format)."""
 
 from __future__ import annotations
 
 import re
-import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +13,8 @@ from triton.runtime import driver
 from bench.reliability.draws import asked
 from engine.sampling import triton_draw
 from tests.fakes.absent_device import AbsentDriver, Case, Kernel, about, compiled_only
+
+Asked = tuple[int, list[tuple[int, int, str]]]
 
 
 class DrawKernel(msgspec.Struct, frozen=True):
@@ -36,8 +37,3 @@ def described(kernel: Any) -> DrawKernel:
     return DrawKernel(
         about(kernel), len(re.findall(r"\bfma\.", code)), sorted(set(re.findall(r"div\.\w+\.f32", code)))
     )
-
-
-if __name__ == "__main__":
-    case = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[int, list[tuple[int, int, str]]])
-    sys.stdout.buffer.write(msgspec.json.encode(compiled(*case)))

@@ -1,11 +1,8 @@
 """Our products, means and rotations compiled for a device that is not there, as `absent_device.py` does:
-standard input has the case and how many rows there are each time."""
+for how many rows there are each time."""
 
 from __future__ import annotations
 
-import sys
-
-import msgspec
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -16,6 +13,7 @@ from engine.forward.rotation_kernel import rotated
 from tests.fakes.absent_device import AbsentDriver, Case, Kernel, about, compiled_only
 
 INS, EXPERTS, SIZE = 512, 5, 128
+Asked = tuple[Case, list[int]]
 LAYERS = ((6_500, True), (128_256, False))  # columns, and whether there is a bias
 
 
@@ -41,8 +39,3 @@ def compute(x: Tensor) -> None:
     x.float().pow(2).mean(-1, keepdim=True)
     query, key = (x.new_zeros(1, len(x), heads, SIZE).transpose(1, 2) for heads in (24, 4))
     rotated(query, key, x.new_zeros(1, len(x), SIZE), x.new_zeros(1, len(x), SIZE))
-
-
-if __name__ == "__main__":
-    case, rows = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[Case, list[int]])
-    sys.stdout.buffer.write(msgspec.json.encode(compiled(case, rows)))

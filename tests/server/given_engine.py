@@ -1,12 +1,13 @@
-"""A server that is given its first engine: a process that has loaded what the toy needs, and awaits its pipe.
+"""A server that begins as a copy of a process that has loaded what it needs, and so does its first engine.
 
-It begins as that process's copy, and becomes `python -m tests.server.given_engine FD PID WORD...`: that is
-`python -m midstream WORD...`, but for that it starts its first engine by sending the engine's end of the pipe
-to its child PID, through the socket FD. Any other engine it starts as it always does.
+It runs what `python -m midstream WORD...` runs, but for that it starts its first engine, where that is the
+toy by a pipe, by sending the engine's end of the pipe to its child. Any other engine it starts as it always
+does.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import runpy
 import socket
@@ -22,34 +23,46 @@ def become_server(
     environ: dict[str, str],
     writes_to: tuple[Connection, Connection],
     loaded: bool,
+    gives: bool,
     scripts: str,
 ) -> None:
-    """In a copy of a loaded process. `loaded`: whether another copy is to be its engine, which begins with
-    what the file `scripts` does to one."""
+    """In a copy of a loaded process. `loaded`: whether it stays one; else it begins anew, as a user's.
+    `gives`: whether another copy is to be its engine, which begins with what the file `scripts` does to
+    one."""
     # A process group of its own: what outlives it can be found. But no session: Linux gives each as much of
     # a busy processor, and who is to have idle time alone would have as much as a server of another session.
     os.setpgrp()
     for number, connection in enumerate(writes_to, start=1):
         os.dup2(connection.fileno(), number)
         connection.close()
+    os.environ.clear()
+    os.environ.update(environ)
     if not loaded:
-        _execute("midstream", *words, environ=environ)
-    ours, theirs = socket.socketpair()
-    if not (pid := os.fork()):
-        ours.close()
-        os.environ.clear()
-        os.environ.update(environ)
-        os._exit(_become_engine(theirs, scripts))
-    _execute(__name__, str(ours.fileno()), str(pid), *words, environ=environ, keep=ours.fileno())
+        _execute("midstream", *words)
+    for descriptor in _descriptors():
+        with suppress(OSError):  # one was the listing's
+            os.close(descriptor)
+    gc.freeze()  # what the engine alone needs is no garbage of the server's to look for
+    if gives:
+        _give_engine(scripts)
+    for name, number in ("stdout", 1), ("stderr", 2):
+        setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115 - until it ends
+    from midstream.__main__ import main
+
+    sys.exit(main(words))
 
 
-def _execute(module: str, *words: str, environ: dict[str, str], keep: int = 2) -> NoReturn:
-    """In this process, which keeps no more open than what it writes to and `keep`."""
-    for descriptor in [int(entry.name) for entry in Path("/dev/fd").iterdir()]:
-        if descriptor > 2:
-            with suppress(OSError):  # one was the listing's
-                os.set_inheritable(descriptor, descriptor == keep)
-    os.execve(sys.executable, [sys.executable, "-m", module, *words], environ)
+def _descriptors() -> set[int]:
+    """Those that are open, but for what every process has."""
+    return {descriptor for entry in Path("/dev/fd").iterdir() if (descriptor := int(entry.name)) > 2}
+
+
+def _execute(module: str, *words: str) -> NoReturn:
+    """In this process, which keeps no more open than what it writes to."""
+    for descriptor in _descriptors():
+        with suppress(OSError):  # one was the listing's
+            os.set_inheritable(descriptor, False)
+    os.execv(sys.executable, [sys.executable, "-m", module, *words])
 
 
 def _become_engine(waiting: socket.socket, scripts: str) -> int:
@@ -62,6 +75,16 @@ def _become_engine(waiting: socket.socket, scripts: str) -> int:
         runpy.run_path(scripts)["follow_scripts"]()
     _, descriptors, _, _ = socket.recv_fds(waiting, 1, 1)
     return main(["engine", str(descriptors[0]), "toy"]) if descriptors else 0
+
+
+def _give_engine(scripts: str) -> None:
+    ours, theirs = socket.socketpair()
+    if pid := os.fork():
+        theirs.close()
+        _give(ours, pid)
+    else:
+        ours.close()
+        os._exit(_become_engine(theirs, scripts))
 
 
 def _give(waiting: socket.socket, pid: int) -> None:
@@ -77,11 +100,3 @@ def _give(waiting: socket.socket, pid: int) -> None:
         return AdoptedProcess(pid)
 
     setattr(ProcessLink, "_start", give)  # noqa: B010 - likewise
-
-
-if __name__ == "__main__":
-    _, descriptor, pid, *words = sys.argv
-    os.set_inheritable(int(descriptor), False)
-    _give(socket.socket(fileno=int(descriptor)), int(pid))
-    sys.argv = ["midstream", *words]
-    runpy.run_module("midstream", run_name="__main__", alter_sys=True)

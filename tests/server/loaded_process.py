@@ -1,4 +1,4 @@
-"""Processes that begin as copies of one that has loaded what an engine needs: to load it takes seconds."""
+"""Processes that begin as copies of one that has loaded what a server and its engine need, in seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ from typing import Any
 
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(
-    ["engine.__main__", "engine.listening.listen", "engine.sampling.numba_draw", "realtime.engine_command"]
+    [
+        "engine.__main__",
+        "engine.listening.listen",
+        "engine.sampling.numba_draw",
+        "midstream.__main__",
+        "realtime.__main__",
+        "realtime.engine_command",
+    ]
 )
 _reading = Lock()  # a status can be read once, and whoever starts a process looks at all others'
 

@@ -50,7 +50,8 @@ class Fleet:
         ray = ("--fleet", "ray", "--ray", self.address, "--engine-token-file", str(self._token))
         with ThreadPoolExecutor() as beside:
             up = beside.submit(self.up)
-            self.served = Served(*ray, "--models", str(self._models), "--engine-silence-s", str(SILENCE_S))
+            served = (*ray, "--models", str(self._models), "--engine-silence-s", str(SILENCE_S))
+            self.served = Served(*served, loaded=False)  # Ray is not for copies of processes
         up.result()
 
     def _heard(self) -> None:

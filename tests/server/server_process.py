@@ -40,8 +40,9 @@ def said(log: IO[str]) -> str:
 
 class Served:
     """A server with the toy model, from its first line until `end`. `options` are the command line's.
-    `scripted`: whether the model says what it is told to. `loaded`: whether its first engine is a copy of a
-    process that has loaded what an engine needs; where it is to start as a user's, that takes seconds."""
+    `scripted`: whether the model says what it is told to. `loaded`: whether it and its first engine, if
+    that is the toy by a pipe, are copies of a process that has loaded what they need: where it is to start as
+    a user's, it takes seconds."""
 
     def __init__(
         self, *options: str, model: str = "toy", scripted: bool = False, loaded: bool = True
@@ -51,7 +52,7 @@ class Served:
         output, its_output = Pipe(duplex=False)
         self.output = os.fdopen(os.dup(output.fileno()))
         which = () if "--models" in options else ("--model", model)
-        loaded = loaded and model == "toy" and not OTHER_ENGINES & set(options)
+        gives = loaded and model == "toy" and not OTHER_ENGINES & set(options)
         with output, its_output, Connection(os.dup(self.errors.fileno())) as its_errors:
             self.process = LoadedProcess(
                 become_server,
@@ -59,6 +60,7 @@ class Served:
                 environment() | ({"PYTHONPATH": _with_scripts()} if scripted else {}),
                 (its_output, its_errors),
                 loaded,
+                gives,
                 str(SCRIPTS / "sitecustomize.py") if scripted else "",
             )
         self.greeting = self._greeting()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from realtime.stream import params
+from tests.fakes.absent_devices import AbsentDevices
 from tests.fakes.built_again import build_again, check_all
 
 
@@ -25,3 +26,11 @@ def built_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         kept = build_again(patch)
         yield
         check_all(kept)
+
+
+@pytest.fixture(scope="session")
+def absent_devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AbsentDevices]:
+    """The process that compiles for devices that are not there."""
+    devices = AbsentDevices(tmp_path_factory.mktemp("triton"))
+    yield devices
+    devices.end()

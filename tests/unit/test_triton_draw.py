@@ -3,13 +3,8 @@ for devices that are not here."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +12,7 @@ from torch import Tensor
 from bench.reliability.draws import FILTERS, asked
 from engine.sampling import noise
 from engine.sampling.draw import draw
+from tests.fakes.absent_devices import AbsentDevices
 from tests.fakes.devices import DEVICE
 from tests.fakes.triton_kernels import needs_triton
 
@@ -77,18 +73,11 @@ def test_top_k_lets_nobody_run_who_is_as_far_below_the_best_by_rounding_alone() 
 
 
 @pytest.mark.parametrize("capability", [80, 89, 90, 120])
-def test_one_kernel_serves_all_batches_and_fuses_nothing(capability: int, tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+def test_one_kernel_serves_all_batches_and_fuses_nothing(
+    absent_devices: AbsentDevices, capability: int
+) -> None:
     batches = [(1, 1003, "float32"), (32, 128_256, "float32"), (200, 49_152, "float32")]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.fakes.absent_device_draw"],
-        input=msgspec.json.encode([capability, batches]),
-        env=environment | {"TRITON_CACHE_DIR": str(tmp_path)},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    (made,) = msgspec.json.decode(done.stdout)
+    (made,) = absent_devices.compiled("draw", capability, batches)
     assert made["kernel"]["stack"] == 0
     assert made["fused"] == 0
     assert made["divisions"] == ["div.rn.f32"]

@@ -6,17 +6,13 @@ What they compute is shown in `test_attention.py`, in Triton's interpreter.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 
 from engine.forward.backends import warm_up_batches
+from tests.fakes.absent_devices import AbsentDevices
 from tests.fakes.triton_kernels import needs_triton
 
 # Rows of tokens before, and tokens computed.
@@ -32,23 +28,6 @@ LATER: list[list[tuple[int, int]]] = [
 KIB = 1024
 AMPERE, ADA, HOPPER, BLACKWELL = 163 * KIB, 99 * KIB, 227 * KIB, 99 * KIB  # the last as made for desks
 SPILLED = 512  # bytes, for each of a program's threads
-
-
-def compiled(
-    cache: Path, case: dict[str, object], batches: list[Any], by: str = "absent_device"
-) -> list[list[dict[str, Any]]]:
-    """For each batch the kernels that have to be compiled for it."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.fakes.{by}"],
-        input=msgspec.json.encode([case, batches]),
-        env=environment | {"TRITON_CACHE_DIR": str(cache)},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    found: list[list[dict[str, Any]]] = msgspec.json.decode(done.stdout)
-    return found
 
 
 CASES = [
@@ -71,9 +50,9 @@ def check(case: dict[str, Any], kernels: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(("exact", "reading"), [(False, 4), (True, 1)], ids=["fast", "exact"])
 @every_device
 def test_they_fit_and_a_few_serve_all_batches(
-    case: dict[str, Any], exact: bool, reading: int, tmp_path: Path
+    absent_devices: AbsentDevices, case: dict[str, Any], exact: bool, reading: int
 ) -> None:
-    found = compiled(tmp_path, case | {"exact": exact}, FIRST + LATER)
+    found = absent_devices.compiled("attention", case | {"exact": exact}, FIRST + LATER)
     kernels = [kernel for batch in found for kernel in batch]
     assert sorted(kernel["name"] for kernel in kernels) == ["join"] + ["read"] * reading
     assert not any(found[len(FIRST) :]), "what is compiled when an engine starts serves whatever comes"
@@ -83,9 +62,9 @@ def test_they_fit_and_a_few_serve_all_batches(
 @needs_triton
 @every_device
 def test_products_means_and_rotations_fit_and_one_of_each_serves_all_rows(
-    case: dict[str, Any], tmp_path: Path
+    absent_devices: AbsentDevices, case: dict[str, Any]
 ) -> None:
-    found = compiled(tmp_path, case, [1, 2, 7, 64, 2048], by="absent_device_products")
+    found = absent_devices.compiled("products", case, [1, 2, 7, 64, 2048])
     names = sorted(kernel["name"] for kernel in found[0])
     assert names == ["average", *["multiply"] * 3, "turn"]
     assert not any(found[1:]), "how many rows there are asks for no other kernel"

@@ -29,9 +29,7 @@ async function doomed(t, ...options) {
     async kill() {
       const has = await Promise.all(servers.map(async ({ url }) => live(await metrics(url)) > 0));
       const [one, other] = has[0] ? servers : [...servers].reverse();
-      const gone = new Promise((resolve) => one.process.once("exit", resolve));
-      one.process.kill("SIGKILL");
-      await gone;
+      await one.kill();
       return other.url;
     },
   };

@@ -5,6 +5,7 @@
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
+import { connect } from "node:net";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -21,24 +22,35 @@ process.once("SIGTERM", () => process.exit(1));
 /** Among the options of `serve`: a model that says what its conversation has between `⟦` and `⟧`. */
 export const scripted = "scripted";
 
-/** Start a server, and give its address and the way to end it. @param {...string} options */
+/** The port of who starts servers: one for all files, as `make test` runs them, or one for this file. */
+let starter = Number(process.env.MIDSTREAM_SERVER_STARTER);
+
+/** Start a server, and give its address and the ways to end it. @param {...string} options */
 export async function serve(...options) {
-  const own = options.filter((option) => option !== scripted);
-  const quiet = ["--port", "0", "--log-level", "error", "--engine-spare", "off"];
-  const command = ["-m", "realtime", "--model", "toy", ...quiet, ...own];
-  /** @type {NodeJS.ProcessEnv} */
-  const env = { ...process.env, OMP_NUM_THREADS: "1" };
-  if (own.length < options.length) {
-    env.PYTHONPATH = [`${ROOT}tests/fakes/scripted_engine`, env.PYTHONPATH].filter(Boolean).join(":");
-  }
-  const server = spawn(PYTHON, command, { cwd: ROOT, env, stdio: ["ignore", "pipe", "inherit"] });
-  process.once("exit", () => server.kill("SIGTERM"));
-  const ended = new Promise((resolve) => server.once("exit", resolve));
-  for await (const line of createInterface(server.stdout)) {
-    const url = line.match(/http:\/\/\S+/)?.[0];
-    if (url) return { url, process: server, end: () => (server.kill("SIGTERM"), ended) };
-  }
-  assert.fail(`${PYTHON} ended before the server was there: is the project set up (make setup)?`);
+  starter ||= await startStarter();
+  const words = ["--log-level", "error", ...options.filter((option) => option !== scripted)];
+  const line = connect(starter, "127.0.0.1");
+  const gone = new Promise((resolve) => line.once("close", resolve));
+  line.write(`${JSON.stringify({ words, scripted: options.includes(scripted) })}\n`);
+  const { url, pid } = JSON.parse((await firstLine(line)) ?? assert.fail("the server did not start"));
+  line.resume(); // to hear that it is gone
+  const end = () => (line.end(), gone);
+  return { url, end, kill: () => (process.kill(pid, "SIGKILL"), end()) };
+}
+
+/** It ends when this process does. */
+async function startStarter() {
+  const command = ["-m", "tests.server.server_starter"];
+  const starting = spawn(PYTHON, command, { cwd: ROOT, stdio: ["pipe", "pipe", "inherit"] });
+  const port = Number(await firstLine(starting.stdout));
+  assert.ok(port, `${PYTHON} starts no server: is the project set up (make setup)?`);
+  for (const held of [starting, starting.stdin, starting.stdout]) /** @type {any} */ (held).unref();
+  return port;
+}
+
+/** @param {import("node:stream").Readable} from */
+async function firstLine(from) {
+  for await (const line of createInterface(from)) return line;
 }
 
 /** @param {string} url @returns {Promise<Metrics>} */
