@@ -345,6 +345,21 @@ def test_what_many_streams_share_does_not_keep_a_tenant_from_giving_what_is_each
     assert [branch.stream for branch in branches if branch.evicted] == [6, 7]
 
 
+def test_what_streams_of_two_tenants_share_both_of_them_have() -> None:
+    """As where there are no keys, and somebody begins each stream from two addresses."""
+    driver = SchedulerDriver(blocks=100, step_tokens=400, batch_rows=32)
+    for stream, tenant in zip(range(1, 9), [1] * 4 + [2] * 4, strict=True):
+        tokens = own(stream % 4, 4 * 20)
+        one = Sequence(stream, tokens, Sampling(), credit=999, context=999, tenant=tenant, cache_of=0)
+        driver.scheduler.add(one)
+        while not one.num_outputs:
+            driver.step()
+    other = driver.add(20, 4 * 20, tenant=3)
+    driver.steps(2)
+    assert other.blocks
+    assert [one.stream for one in driver.scheduler.sequences.values() if one.evicted] == [4, 8]
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
