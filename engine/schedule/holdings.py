@@ -1,7 +1,8 @@
-"""Holdings: how much memory each tenant has that nobody else holds, in the step that is being planned.
+"""Holdings: how much memory each tenant has, in the step that is being planned.
 
 What streams of one tenant share counts once: it is the first's to come, and what another gives up is what it
-has beside that. It knows who holds which blocks, and takes nothing.
+has beside that. What streams of two share both have: else who comes by two addresses would have nothing. It
+knows who holds which blocks, and takes nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from engine.schedule.released import Released
+from engine.schedule.released import Given, Released
 from engine.schedule.sequence import Sequence
 
 
@@ -20,7 +21,8 @@ class Holdings:
         self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
         for one in holders:
             self._holders[one.tenant].append(one)
-        self._blocks: dict[int, int] = {}  # of those who were asked for
+        self._alone: dict[int, int] = {}  # of those who were asked for: blocks that nobody else holds
+        self._shared: dict[int, int] = {}  # and that others hold, too
         self._gives: dict[int, int] = {}  # and by stream, of theirs
         self.looked = 0  # at blocks
 
@@ -29,17 +31,28 @@ class Holdings:
         held = (len(table) for one in self._holders.get(tenant, ()) for table in one.tables)
         return sum(held) > more_than
 
-    def of(self, tenant: int) -> int:
-        blocks = self._blocks.get(tenant)
-        if blocks is None:
-            released = Released(self._refs)
-            for one in self._holders.get(tenant, ()):
-                before, tables = released.free, one.held_tables
-                released.add(tables)
-                self._gives[one.stream] = released.free - before
-                self.looked += sum(map(len, tables))
-            blocks = self._blocks[tenant] = released.free
-        return blocks
+    def of(self, tenant: int, newcomer: int = 0) -> int:
+        """`newcomer`: blocks of one of its streams that is to hold memory, which others of them may hold."""
+        return self.alone(tenant) + max(self._shared[tenant], newcomer)
+
+    def alone(self, tenant: int) -> int:
+        """What nobody else holds."""
+        if tenant not in self._alone:
+            self._look(tenant)
+        return self._alone[tenant]
+
+    def _look(self, tenant: int) -> None:
+        released, given = Released(self._refs), list[Given]()
+        for one in self._holders.get(tenant, ()):
+            before, tables = released.free, one.held_tables
+            given += released.add(tables)
+            self._gives[one.stream] = released.free - before
+            self.looked += sum(map(len, tables))
+        self._alone[tenant] = released.free
+        shared = set[int]()
+        for table in given:
+            table.rest.now.add_to(shared)
+        self._shared[tenant] = len(shared)
 
     def gives(self, holder: Sequence) -> int:
         """So many at most its tenant, which was asked for, loses by it: all of them where those behind it are
@@ -48,4 +61,4 @@ class Holdings:
 
     def change(self, tenant: int, blocks: int) -> None:
         """It has so many more, or fewer."""
-        self._blocks[tenant] = self.of(tenant) + blocks
+        self._alone[tenant] = self.alone(tenant) + blocks

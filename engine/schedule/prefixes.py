@@ -2,7 +2,7 @@
 
 A sequence with a whole block ahead of it *leads*; one that would compute the same block *follows*, for as
 long as both begin alike, and then takes what the cache has. The block cache knows what stands computed; this
-is what will be.
+is what will be. Nobody waits so for another tenant's turn, which may be as late as that tenant likes.
 
 It knows tokens and positions. It knows no turn, no memory and no budget.
 """
@@ -15,7 +15,8 @@ from operator import attrgetter
 
 from engine.schedule.sequence import Sequence
 
-Ahead = tuple[int, bytes, tuple[int, ...]]  # whose cache, the hash of what stands before a block, its tokens
+# Whose turn computes it, in whose cache, the hash of what stands before a block, and its tokens.
+Ahead = tuple[int, int, bytes, tuple[int, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -105,7 +106,8 @@ class Prefixes:
         if start + self._block_size > limit:
             return None
         before = hashes[-1] if hashes else b""
-        return sequence.cache_of, before, tuple(sequence.tokens[start : start + self._block_size])
+        block = tuple(sequence.tokens[start : start + self._block_size])
+        return sequence.tenant, sequence.cache_of, before, block
 
     def _common_tokens(self, leader: Sequence, follower: Sequence) -> int:
         size, end = self._block_size, len(follower.block_hashes) * self._block_size

@@ -120,7 +120,7 @@ class Holders:
         if last is not None and last.blocks == blocks and step < last.until:
             return last.by_it
         holdings = self._holdings_in(step)
-        by_it = holdings.may_have(tenant, blocks - 1) and holdings.of(tenant) >= blocks
+        by_it = holdings.may_have(tenant, blocks - 1) and holdings.alone(tenant) >= blocks
         if len(self._by_one) > MOST_IN_VAIN:
             self._by_one = {one: held for one, held in self._by_one.items() if step < held.until}
         self._by_one[tenant] = Held(blocks, step + self._looked_in(step) // A_STEP, by_it)
@@ -253,7 +253,7 @@ class Holders:
                 yield from (one for one in others[tenant].values() if turns_of(one, step))
 
     def _give_in_turn(self, claimant: Sequence, step: int, has: dict[int, int]) -> list[int]:
-        own = self._holdings_in(step).of(claimant.tenant) + len(claimant.held_blocks)
+        own = self._holdings_in(step).of(claimant.tenant, len(claimant.held_blocks))
         more = [tenant for tenant, blocks in has.items() if blocks > own]
         return nlargest(turns_of(claimant, step), more, key=has.__getitem__)
 
@@ -285,7 +285,7 @@ class Holders:
     def _will_have(self, claimant: Sequence, blocks: int, step: int) -> int:
         """How many its tenant does, once it has so many that are to be taken."""
         brings = 0 if claimant in self._all else len(claimant.held_blocks)
-        return self._holdings_in(step).of(claimant.tenant) + brings + self._cache.blocks.available + blocks
+        return self._holdings_in(step).of(claimant.tenant, brings) + self._cache.blocks.available + blocks
 
     def _note(
         self, claimant: Sequence, blocks: int, step: int, taken: list[tuple[Sequence, list[Given]]]

@@ -46,8 +46,8 @@ def same_grammar(one: api.Sampling, other: api.Sampling) -> bool:
 
 class Constraining:
     """`wake` is called from any thread, when what a stream waits for is there. `others`: whether any stream
-    but these has something to compute. `patient`: everything is waited for, so that what happens in a step
-    hangs on no thread's pace; then nobody need be woken."""
+    but these has something to compute. `patient`: everything is waited for, and done one after the other, so
+    that what happens in a step hangs on no thread's pace; then nobody need be woken."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Constraining:
         self._patience: dict[int, Patience] = {}  # with the grammars of each tenant
         self._patient = patient
         self._slow = Worker("slow grammars")
-        self._quick = Worker("grammars", self._slow)
+        self._quick = Worker("grammars", None if patient else self._slow)
         self._compiling = Worker("new grammars")
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
@@ -106,6 +106,7 @@ class Constraining:
 
     def end(self, sequence: Sequence) -> None:
         if sequence.constraint is not None:
+            self._finish()
             _constraint(sequence).give_up()
         sequence.constraint = sequence.awaited_outlook = None
         self._unsettled.pop(sequence.stream, None)
@@ -115,7 +116,12 @@ class Constraining:
 
     def start(self) -> None:
         """Have the threads follow whatever happened to tokens."""
+        self._finish()
         due = [sequence for sequence in self._unsettled.values() if _constraint(sequence).due]
+        if self._patient:
+            if due:
+                self._give(self._quick, due)
+            return
         quick: dict[tuple[bool, int], list[Sequence]] = {}  # of a tenant: who may be forced, and others
         for sequence in due:
             constraint = _constraint(sequence)
@@ -129,6 +135,13 @@ class Constraining:
             for piece in _pieces(sequences):
                 self._give(self._quick, piece)
 
+    def _finish(self) -> None:
+        """Where all is waited for, what is under way: else who can be given more work, and who finds room for
+        more of a grammar, would hang on a thread's pace."""
+        if self._patient:
+            wait(self._awaited)
+            self._awaited.clear()
+
     def _give(self, worker: Worker, sequences: list[Sequence]) -> None:
         work = [_constraint(sequence).submit() for sequence in sequences]
         job = worker.submit(lambda: [follow() for follow in work], sequences[0].tenant)
@@ -136,7 +149,7 @@ class Constraining:
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
                 self._wake_behind(job)
-        if worker is self._quick or self._patient:
+        if worker is self._quick:
             last = set(self._jobs.values())
             self._awaited = {one: whose for one, whose in self._awaited.items() if one in last}
             self._awaited[job] = sequences[0].tenant, len(sequences)

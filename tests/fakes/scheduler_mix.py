@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import pairwise
@@ -233,11 +232,9 @@ class Mix:
         others.sort(key=lambda one: -one.stream)
         has = {one.tenant: self._has(one.tenant) for one in others}
         runs = claimant in self.scheduler._holders._all
-        newly = () if runs else (claimant,)
-        own = self._has(claimant.tenant, newly)
-        having = own + sum(len(one.blocks) for one in newly)
+        own = self._has(claimant.tenant)
         available = self.cache.free + self.cache.cached
-        least = MORE * (having + available + blocks)
+        least = MORE * (own + available + blocks)
         left, more = dict(has), list[Sequence]()
         gives = {one: given for tenant in has for one, given in self._gives(tenant).items()}
         while tenants := [one for one, count in left.items() if count > least]:
@@ -251,7 +248,7 @@ class Mix:
                 left[tenant] -= gives[one]
         self.happened["of who has more"] += bool(more)
         last = [one for one in others if (has[one.tenant], one.stream) > (own, claimant.stream)]
-        last = last if runs else self._in_turn(claimant, others, has, having)
+        last = last if runs else self._in_turn(claimant, others, has, own)
         return [*dict.fromkeys((*behind, *more, *last))]
 
     def _in_turn(
@@ -264,10 +261,10 @@ class Mix:
         self.happened["in turn"] += bool(in_turn)
         return in_turn
 
-    def _has(self, tenant: int, without: Several[Sequence] = ()) -> int:
-        """Blocks that nobody else holds."""
+    def _has(self, tenant: int) -> int:
+        """Blocks, each once."""
         sequences = self.scheduler.sequences.values()
-        return self._freed([one for one in sequences if one.tenant == tenant and one not in without])
+        return len({number for one in sequences if one.tenant == tenant for number in one.blocks})
 
     def _gives(self, tenant: int) -> dict[Sequence, int]:
         """Of what the tenant has, what each gives up behind those who came later, or rank lower."""

@@ -4,7 +4,7 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -19,9 +19,11 @@ from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import MOST_FORCED, Matcher
+from engine.structure.worker import Worker
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.grammars import LIST, PERSON, matches, told
+from tests.fakes.simulated_server import AtOnce
 from tests.fakes.small_tokenizers import toy_vocabulary
 
 PROMPT = [72, 101, 300]
@@ -626,6 +628,51 @@ def test_who_asks_again_and_again_goes_on_behind_those_who_wait() -> None:
         driver.send(*[api.Append(1, [97])] * (now - answered))
         answered = now
     assert len(driver.told[5].changes) == len(asked)
+
+
+class Late(Worker):
+    """It does what it was given when that is waited for, and not a moment before."""
+
+    def __init__(self) -> None:
+        super().__init__("late")
+        self.given: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self.most = 0  # pieces that it had been given at a time
+
+    def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
+        self.given.append((work, Future()))
+        self.most = max(self.most, len(self.given))
+        return self.given[-1][1]
+
+    def wait(self, jobs: Collection[Future[Any]]) -> None:
+        for work, done in [one for one in self.given if one[1] in jobs]:
+            done.set_result(work())
+        self.given = [one for one in self.given if not one[1].done()]
+
+
+@OVERLAPS
+def test_where_processes_compute_in_step_a_step_hangs_on_no_threads_pace(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does who finds room for more of a grammar: of what is under way at once anything may be first."""
+
+    def steps_of(worker: Worker) -> list[tuple[int, int, list[api.News]]]:
+        limits = Limits(kv_tokens=4096, overlap=overlap, retry=False)
+        driver = Driver(engine_of(TOY, limits))
+        following = driver.engine._constraining
+        following._quick = following._slow = following._compiling = worker
+        for stream, credit in ((1, 3), (2, 1000), (3, 1000)):
+            driver.send(api.Submit(stream, PROMPT, regex("[a-z ]*", seed=stream), credit, tenant=stream))
+        driver.until(driver.has(1, 2))  # they act behind the third, which it has no row behind
+        driver.send(api.Truncate(1, 1), api.Grant(1, 9), api.Append(3, [97]), api.Cancel(2))
+        driver.step(12)
+        outputs = driver.outputs
+        return [(one.stats.decode_rows, one.stats.prefill_tokens, one.news) for one in outputs]
+
+    late = Late()
+    monkeypatch.setattr("engine.step.constraining.wait", late.wait)
+    monkeypatch.setattr("engine.engine.CROWD_S", 60.0)  # all take what the first of them had time for
+    assert steps_of(late) == steps_of(AtOnce("at once"))
+    assert late.most == 1
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

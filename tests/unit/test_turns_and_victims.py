@@ -29,8 +29,11 @@ def engine(*, blocks: int, step_tokens: int = 128) -> InstantSteps:
     )
 
 
-def start(steps: InstantSteps, stream: int, tokens: list[int], credit: int = 10_000) -> Sequence:
-    sequence = Sequence(stream, tokens, Sampling(), credit=credit, context=100_000)
+def start(
+    steps: InstantSteps, stream: int, tokens: list[int], credit: int = 10_000, *, tenant: int = 0
+) -> Sequence:
+    """Whoever's it is, it finds what was computed for all."""
+    sequence = Sequence(stream, tokens, Sampling(), credit=credit, context=100_000, tenant=tenant, cache_of=0)
     steps.scheduler.add(sequence)
     return sequence
 
@@ -342,6 +345,21 @@ def test_what_many_streams_share_does_not_keep_a_tenant_from_giving_what_is_each
     assert [branch.stream for branch in branches if branch.evicted] == [6, 7]
 
 
+def test_what_streams_of_two_tenants_share_both_of_them_have() -> None:
+    """As where there are no keys, and somebody begins each stream from two addresses."""
+    driver = SchedulerDriver(blocks=100, step_tokens=400, batch_rows=32)
+    for stream, tenant in zip(range(1, 9), [1] * 4 + [2] * 4, strict=True):
+        tokens = own(stream % 4, 4 * 20)
+        one = Sequence(stream, tokens, Sampling(), credit=999, context=999, tenant=tenant, cache_of=0)
+        driver.scheduler.add(one)
+        while not one.num_outputs:
+            driver.step()
+    other = driver.add(20, 4 * 20, tenant=3)
+    driver.steps(2)
+    assert other.blocks
+    assert [one.stream for one in driver.scheduler.sequences.values() if one.evicted] == [4, 8]
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
@@ -628,6 +646,20 @@ def test_nor_for_more_than_what_both_begin_with() -> None:
     assert not other.blocks
     steps.take()
     assert other.num_outputs == 1
+
+
+def test_nor_for_another_tenants_turn() -> None:
+    """Which has begun with such a prompt, and has others computed before it for as long as it likes."""
+    steps = engine(blocks=1000)
+    start(steps, 1, own(1, 4000), tenant=1)
+    steps.take()
+    start(steps, 2, own(2, 500) + own(3, 500), tenant=1)
+    steps.take()
+    other = start(steps, 3, own(2, 500) + own(4, 10), tenant=2)
+    for short in range(10, 22):
+        start(steps, short, own(short, 64), tenant=1)
+        steps.take()
+    assert other.num_outputs
 
 
 def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
