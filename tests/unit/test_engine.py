@@ -180,6 +180,15 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     assert len(outputs) == 1
 
 
+def test_who_has_yet_to_take_what_was_asked_is_not_idle() -> None:
+    """A step may leave some of a crowd's commands to the next."""
+    engine = engine_of(TOY)
+    engine.send([api.Cancel(1)])
+    assert not engine.idle
+    engine.step()
+    assert engine.idle
+
+
 @pytest.mark.parametrize("together", [4000, 100, 1])
 def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_next_the_others(
     monkeypatch: pytest.MonkeyPatch, together: int
