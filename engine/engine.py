@@ -112,7 +112,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing."""
-        return self._nothing_to_compute and not self._swapping.busy
+        return self._nothing_to_compute and not self._swapping.busy and self._commands.empty
 
     @property
     def _nothing_to_compute(self) -> bool:

@@ -35,8 +35,10 @@ are written by those who own the memory behind them.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import KW_ONLY, dataclass, field
-from itertools import compress
+from itertools import accumulate, compress
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from engine.api import Logprob, Sampling
@@ -69,6 +71,7 @@ class Sequence:
     bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token)
     cache_of: int = OWN  # whose computed blocks it finds: its tenant's, mostly
     num_outputs: int = field(init=False)
+    injection_starts: list[int] = field(init=False)  # how many tokens behind the prompt stand before each
     paused: bool = False  # by the client
     preempted: bool = False  # told that it waits for memory
     num_computed: int = 0
@@ -101,8 +104,11 @@ class Sequence:
             self.num_prompt = len(self.tokens)
         if self.cache_of == OWN:
             self.cache_of = self.tenant
-        injected = sum(count for _, count in self.injections)
-        self.num_outputs = len(self.tokens) - self.num_prompt - injected
+        injected = list(accumulate((count for _, count in self.injections), initial=0))
+        self.injection_starts = [
+            index + before for (index, _), before in zip(self.injections, injected, strict=False)
+        ]
+        self.num_outputs = len(self.tokens) - self.num_prompt - injected[-1]
 
     @property
     def num_tokens(self) -> int:
@@ -276,7 +282,11 @@ class Sequence:
 
     def output_position(self, index: int) -> int:
         """Where output token `index` stands, or would stand, among the tokens."""
-        return self.num_prompt + index + sum(count for before, count in self.injections if before <= index)
+        number = bisect_right(self.injections, index, key=itemgetter(0))
+        if not number:
+            return self.num_prompt + index
+        before, count = self.injections[number - 1]
+        return self.num_prompt + self.injection_starts[number - 1] + count + index - before
 
     def output_marks(self) -> bytearray:
         """Of each token whether it is output."""
@@ -304,15 +314,7 @@ class Sequence:
         self._changed(position)
         unfollowed = self.unfollowed(position)
         if position < self.num_tokens:
-            left = position - self.num_prompt
-            kept: list[tuple[int, int]] = []
-            for before, count in self.injections:
-                stays = min(count, left - before)
-                if stays <= 0:
-                    break
-                kept.append((before, stays))
-                left -= stays
-            self.injections, self.num_outputs = kept, left
+            self._cut_injections(position - self.num_prompt)
             del self.tokens[position:]
             self.token_hashes.clear()
         self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
@@ -323,6 +325,17 @@ class Sequence:
         if self.constraint is not None and unfollowed:
             self.constraint.append(unfollowed, position - len(unfollowed))
         return self.num_tokens
+
+    def _cut_injections(self, left: int) -> None:
+        """Only so many tokens behind the prompt stand. There may be very many injections before those."""
+        number = bisect_left(self.injection_starts, left)
+        del self.injections[number:], self.injection_starts[number:]
+        self.num_outputs = left
+        if number:
+            (before, count), start = self.injections[-1], self.injection_starts[-1]
+            stays = min(count, left - start)
+            self.injections[-1] = before, stays
+            self.num_outputs -= start - before + stays
 
     def unfollowed(self, position: int) -> list[int]:
         """Of the tokens before this position those that its grammar would have to follow yet, if all from
@@ -348,8 +361,9 @@ class Sequence:
             self._tell_constraint(tokens)
         elif self.constraint is not None:
             self.constraint.begin_anew(self.num_tokens + len(tokens))
-        self.tokens += tokens
         self.injections.append((self.num_outputs, len(tokens)))
+        self.injection_starts.append(self.num_tokens - self.num_prompt)
+        self.tokens += tokens
 
 
 class SampledToken:

@@ -1,6 +1,6 @@
 """The command queue: commands on their way into an engine, put by any thread, and taken once a step.
 
-It knows lists of commands and whose each is, and nothing of what they do.
+It knows lists of commands and whose each is, and of what they do that a rewind may be for what follows it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from engine import api
-
-NOBODY = -1  # in place of a stream
 
 
 class CommandSource(Protocol):
@@ -48,15 +46,16 @@ class CommandQueue:
                 self._begun += self._lists.get(timeout=timeout_s)
 
     def take(self, most_s: float) -> Iterator[api.AnyCommand]:
-        """Also what is put while the first are dealt with. What comes together for one stream is taken
-        together: a frame may be several."""
-        began_s, before = time.perf_counter(), NOBODY
+        """Also what is put while the first are dealt with. With a rewind the stream's next is taken, for
+        which that may be; and no more of one stream's together, since its context may be very long."""
+        began_s, rewound = time.perf_counter(), None
         while self._begun or self._begin_next():
             command = self._begun[0]
-            stream = command.stream if isinstance(command, api.Command) else NOBODY
-            if stream != before and time.perf_counter() - began_s >= most_s:
+            stream = command.stream if isinstance(command, api.Command) else None
+            goes_with_the_last = stream is not None and stream == rewound
+            if not goes_with_the_last and time.perf_counter() - began_s >= most_s:
                 return
-            before = stream
+            rewound = stream if isinstance(command, api.Truncate) else None
             yield self._begun.popleft()
 
     def _begin_next(self) -> bool:

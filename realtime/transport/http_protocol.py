@@ -326,10 +326,19 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         self._bound_closing()
 
     async def until_answered(self) -> None:
-        """No answer is under way of which the transport has not all."""
-        if self.conn.our_state is h11.SEND_BODY:
+        """What was asked is answered, and all of that has left."""
+        if self._owes_answer:
             self._said.clear()
             await self._said.wait()
+        self._send_buffer.hold_nothing()
+        await self._send_buffer.released()
+
+    @property
+    def _owes_answer(self) -> bool:
+        """Whether an answer is under way, or to come to a request that is whole: one that is not streamed is
+        made when its stream has ended."""
+        ours = self.conn.our_state
+        return ours is h11.SEND_BODY or (ours is h11.SEND_RESPONSE and self.conn.their_state is h11.DONE)
 
     @property
     def _is_kept(self) -> bool:

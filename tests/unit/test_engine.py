@@ -180,6 +180,15 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     assert len(outputs) == 1
 
 
+def test_who_has_yet_to_take_what_was_asked_is_not_idle() -> None:
+    """A step may leave some of a crowd's commands to the next."""
+    engine = engine_of(TOY)
+    engine.send([api.Cancel(1)])
+    assert not engine.idle
+    engine.step()
+    assert engine.idle
+
+
 @pytest.mark.parametrize("together", [4000, 100, 1])
 def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_next_the_others(
     monkeypatch: pytest.MonkeyPatch, together: int
@@ -203,23 +212,27 @@ def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_ne
     assert [stream for step in steps for stream in step] == [*range(4000)]
 
 
-def test_what_one_frame_asks_of_a_stream_is_done_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token in between would be decoded by what was adjusted there."""
+def test_what_one_frame_asks_of_a_stream_is_done_in_one_step_and_others_may_be_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token in between would be decoded by what was adjusted there. And a resume of one whose context is
+    very long takes ten milliseconds."""
     now = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     queue = CommandQueue()
     frames: list[list[api.AnyCommand]] = [
         [api.Truncate(number, 5), api.Adjust(number, api.Sampling())] for number in range(3)
     ]
+    frames += [[api.Pause(2, True)], [api.Resume(2)], [api.Truncate(2, 4), api.Pause(2)]]
     queue.put([*frames[0], *frames[1], api.TellBlocks()])
-    queue.put(frames[2])
+    queue.put([command for frame in frames[2:] for command in frame])
     steps: list[list[api.AnyCommand]] = []
     while not queue.empty:
         steps.append([])
         for command in queue.take(most_s=1.0):
             steps[-1].append(command)
             now += 1.0
-    assert steps == [frames[0], frames[1], [api.TellBlocks()], frames[2]]
+    assert steps == [frames[0], frames[1], [api.TellBlocks()], *frames[2:]]
 
 
 def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.MonkeyPatch) -> None:

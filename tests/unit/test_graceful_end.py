@@ -19,7 +19,7 @@ from realtime.http.listener import HttpListener
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Caller, Observer
 from realtime.server import Server, let_finish
-from realtime.transport.http_protocol import HttpLimits, protocol_class
+from realtime.transport.http_protocol import HttpLimits, TimedHttpProtocol, protocol_class
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
@@ -145,11 +145,17 @@ async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
         await asyncio.wait_for(serving, 30)
 
 
-async def test_who_reads_an_answer_over_http_slowly_has_all_of_it_before_the_server_closes() -> None:
-    accepts, body = asyncio.Event(), b"a" * (1 << 20)
-    ending = asyncio.Event()
+@pytest.mark.parametrize("told_to_end", ["when asked", "when answered", "when all is written"])
+async def test_who_reads_an_answer_over_http_slowly_has_all_of_it_before_the_server_closes(
+    told_to_end: str,
+) -> None:
+    """One that is not streamed is begun when its stream has ended."""
+    accepts, asked, answers, ending = (asyncio.Event() for _ in range(4))
+    body = b"a" * (1 << 20)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await answers.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
 
@@ -170,13 +176,21 @@ async def test_who_reads_an_answer_over_http_slowly_has_all_of_it_before_the_ser
             loop = asyncio.get_running_loop()
             await loop.sock_connect(reader, place)
             await loop.sock_sendall(reader, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-            await loop.sock_recv(reader, 1)
+            await asyncio.wait_for(asked.wait(), 30)
+            (connection,) = server.server_state.connections
+            assert isinstance(connection, TimedHttpProtocol)
+            read = 0
+            if told_to_end != "when asked":
+                answers.set()
+                read += len(await loop.sock_recv(reader, 1))
+            while told_to_end == "when all is written" and not connection.cycle.response_complete:
+                read += len(await asyncio.wait_for(loop.sock_recv(reader, 1 << 12), 30))
             signal.raise_signal(signal.SIGTERM)
             await asyncio.wait_for(ending.wait(), 30)
             for _ in range(10):
                 await asyncio.sleep(0)
             assert not server.should_exit, "the end is put off"
-            read = 0
+            answers.set()
             while part := await asyncio.wait_for(loop.sock_recv(reader, 1 << 16), 30):
                 read += len(part)
         assert read > len(body)
