@@ -116,6 +116,7 @@ class Submit(Command, frozen=True):
     yields: bool = False  # while its tokens are computed, prompts leave those who decode most of their pace
     keep: Keep | None = None
     cache_of: int | None = None  # whose computed blocks it finds, and who finds its own; its tenant's
+    whole: bool = False  # where its last token is an end token it has come to its end
 
 
 class Grant(Command, frozen=True):

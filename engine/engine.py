@@ -313,6 +313,14 @@ class Engine:
                 self.cache.blocks.news.ask()
             elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams
                 self._steering.apply(command)
+                if isinstance(command, api.Submit) and command.whole:
+                    self._end_what_is_whole(command.stream)
+
+    def _end_what_is_whole(self, stream: int) -> None:
+        """Where its last token is an end token; it may have ended by its length already."""
+        sequence = self.scheduler.sequences.get(stream)
+        if sequence is not None:
+            self._end_or_go_on(sequence)
 
     def _output(self, completed: list[Row], seconds: float) -> api.StepOutput:
         news = self._lifecycle.take_news()

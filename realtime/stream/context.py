@@ -192,6 +192,7 @@ class Context:
         hold_at_eos: bool,
         yields: bool,
         keep: api.Keep | None,
+        whole: bool = False,
     ) -> api.Submit:
         return api.Submit(
             number,
@@ -208,6 +209,7 @@ class Context:
             bans=self.acts.bans,
             yields=yields,
             keep=keep,
+            whole=whole,
         )
 
     def inherited_whole(self) -> Context:

@@ -62,15 +62,15 @@ def begun(
 
 def _read(context: Context, tokens: list[int]) -> Iterator[None]:
     for at, token in enumerate(tokens, 1):
-        context.output.add(token)
-        if not at % A_TURN:
-            yield
         if context.output.stopped is not None:
             raise Refusal(
                 "invalid_params",
                 "`past.tokens` go beyond the end of the stream: with token "
                 f"{len(context.output) - 1} it meets what it stops at.",
             )
+        context.output.add(token)
+        if not at % A_TURN:
+            yield
     if context.output.spans is not None:
         context.output.spans.take_beside()  # it is told as a whole
 
@@ -89,12 +89,12 @@ def _inject(context: Context, request_id: str, step: PastInject, tokens: list[in
 def _check(context: Context, model: ServedModel) -> None:
     most, index = context.params.max_tokens, len(context.output)
     assert isinstance(most, int), "they are complete"
-    if most <= index:
+    if most < index:
         raise Refusal(
             "invalid_params",
             f"`params.max_tokens` is {most}, and `past` has {index} tokens: ask for more.",
         )
-    if len(context) >= model.context:
+    if len(context) > model.context:
         raise Refusal(
             "context_too_long",
             f"The stream begins with {len(context)} tokens; the model's context holds {model.context}, "

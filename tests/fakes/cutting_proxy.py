@@ -27,11 +27,19 @@ ABORTING = struct.pack("ii", 1, 0)  # SO_LINGER of 0 seconds: closing sends RST
 
 @dataclass(frozen=True)
 class Cut:
-    """What befalls one connection: after `after` bytes in one direction, both are cut."""
+    """What befalls one connection: after `after` bytes in one direction, or in the middle of the first
+    message that says `within`, both are cut."""
 
-    after: int
+    after: int = 0
     direction: Direction = "down"
     kind: CutKind = "reset"
+    within: bytes | None = None
+
+    def left(self, said: bytes, data: bytes) -> int | None:
+        """Of this, that comes behind what was said, so much passes; None for all of it."""
+        assert self.within is not None
+        at = (said + data).find(self.within)
+        return None if at < 0 else max(0, at - len(said))
 
 
 def cuts(seed: int, count: int, most: int, kinds: Iterable[CutKind] = ("reset", "close")) -> Iterator[Cut]:
@@ -160,18 +168,20 @@ class ProxiedConnection:
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: Direction) -> None:
         """Forward until the sender ends it. A silent connection swallows what comes."""
-        left = self._cut.after if self._cut is not None and self._cut.direction == way else None
+        cut = self._cut if self._cut is not None and self._cut.direction == way else None
+        left, said = None if cut is None else cut.after, b""
         try:
             while (data := await reader.read(BLOCK)) and not self._over.is_set():
                 await self._moving.wait()
+                if cut is not None and cut.within is not None:
+                    left, said = cut.left(said, data), (said + data)[-len(cut.within) :]
                 if self._silent:
                     continue
                 writer.write(data[:left])
                 await writer.drain()
-                if left is not None and left <= len(data):
-                    assert self._cut is not None
-                    self.cut(self._cut.kind)
-                    if self._cut.kind == "stall":
+                if cut is not None and left is not None and left <= len(data):
+                    self.cut(cut.kind)
+                    if cut.kind == "stall":
                         await self._moving.wait()
                         writer.write(data[left:])
                         left = None

@@ -13,8 +13,9 @@ import pytest
 
 import midstream
 from midstream.protocol import Event, Injected, Message, Snapshot, Started, Token
-from tests.fakes.cutting_proxy import CuttingProxy
-from tests.fakes.scripts import spelt
+from midstream.record_format import Lost, ToolResult
+from tests.fakes.cutting_proxy import Cut, CuttingProxy
+from tests.fakes.scripts import saying, spelt
 from tests.server.gateways import Serve, gateways
 from tests.server.independent_client import client_of
 from tests.server.server_process import PATIENCE_S, Served, streams
@@ -177,6 +178,38 @@ async def test_calls_and_their_results_stand_and_so_does_what_waited_for_others(
                 pass
             assert stream.final is not None
             assert stream.final.usage.injected_tokens == injected
+    finally:
+        first.end()
+
+
+@pytest.mark.parametrize("lost", [b"tool_call", b"tool_arguments", b"tool_call_done"])
+async def test_a_call_whose_tokens_had_come_is_told_elsewhere(
+    scripted: Served, tmp_path: Path, lost: bytes
+) -> None:
+    """The server is lost between them and what they say: a tool runs once, with all of its arguments."""
+    ran: list[str] = []
+
+    def weather(city: str) -> str:
+        """Say the weather of a city."""
+        ran.append(city)
+        return f"mild in {city}"
+
+    agent, first = midstream.Agent(tools=[weather]), Served(scripted=True)
+    try:
+        async with (
+            CuttingProxy(first.port, [Cut(within=lost)]) as proxy,
+            midstream.connect(proxy.url) as client,
+        ):
+            proxy.redirect(scripted.port)
+            with client.record(tmp_path / "record"):
+                run = await client.run(agent, saying(ROME, PARIS, "Mild."), return_tokens=True)
+                assert await run.answer() == "Mild."
+        assert ran == ["Rome", "Paris"]
+        assert len(run.stream.restarts) == 1
+        (record,) = midstream.read_records(tmp_path / "record")
+        results = [(line.call, line.content) for line in record.lines if isinstance(line, ToolResult)]
+        assert results == [(0, "mild in Rome"), (1, "mild in Paris")]
+        assert not any(isinstance(line, Lost) for line in record.lines)
     finally:
         first.end()
 

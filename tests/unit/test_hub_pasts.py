@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine import toy_model
 from midstream import protocol
 from midstream.protocol import (
     Adjust,
@@ -96,7 +97,7 @@ def test_so_it_does_where_the_other_was_steered() -> None:
     ("fields", "code", "what"),
     [
         ({"past": Past(), "prompt": None, "fork": Fork(request_id="a")}, "invalid_frame", "a fork has"),
-        ({"past": Past(tokens=[1] * 60)}, "invalid_params", "`past` has 60 tokens: ask for more"),
+        ({"past": Past(tokens=[1] * 61)}, "invalid_params", "`past` has 61 tokens: ask for more"),
         ({"past": Past(tokens=[1 << 20])}, "invalid_frame", "`past.tokens` has token 1048576"),
         (
             {"past": Past(tokens=[1], steering=[PastInject(index=2, text="a")])},
@@ -140,6 +141,39 @@ def test_it_is_refused_behind_what_it_would_have_stopped_at() -> None:
     stop = first.text[10:13]
     reader.send(again(Past(tokens=first.tokens[:40]), params=Params(**PARAMS, stop=stop)))
     assert "beyond the end of the stream" in refused(reader).message
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"stop": " "},
+        {"ignore_eos": False, "min_tokens": 7, "logit_bias": {toy_model.EOS: 100.0}},
+    ],
+    ids=["its length", "a stop string", "an end token"],
+)
+def test_one_that_had_come_to_its_end_ends(params: dict[str, Any]) -> None:
+    """What was lost of it was how it ended; nothing is sampled behind that."""
+    server, reader = opened_and_read()
+    asked = Params(**PARAMS | params)
+    first = told(server, reader, start(params=asked))
+    second = told(server, reader, again(Past(tokens=first.tokens), params=asked))
+    assert first.final is not None
+    assert second.final is not None
+    assert (second.tokens, second.text) == (first.tokens, first.text)
+    for what in ("index", "finish_reason", "stop_reason"):
+        assert getattr(second.final, what) == getattr(first.final, what)
+    run_out(server, second)
+    assert server.hub.streams == []
+
+
+def test_where_something_was_put_in_behind_an_end_token_it_goes_on() -> None:
+    server, reader = opened_and_read()
+    params = Params(**PARAMS | {"ignore_eos": False, "max_tokens": 3})
+    past = Past(tokens=[97, toy_model.EOS], steering=[PastInject(index=2, tokens=[98])])
+    second = told(server, reader, again(past, params=params))
+    assert second.final is not None
+    assert second.final.index == 3
 
 
 @pytest.mark.parametrize(("text_length", "text"), [(None, "aaa"), (3, "aaa"), (9, "aaa"), (2, "aa")])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from midstream.errors import ProtocolError
 from midstream.options import explicit_credit
@@ -35,7 +37,7 @@ from midstream.protocol import (
     ToolCallDone,
     ToolResult,
 )
-from midstream.stream_core import Chunk, StreamCore
+from midstream.stream_core import Chunk, Restarted, StreamCore
 from midstream.told import Place
 from tests.fakes.scripted_server import final
 
@@ -572,3 +574,63 @@ def test_one_that_had_gone_on_by_then_says_so_among_its_events(index: int, text:
     core, feed = begun_again(snapshot(1, index, text))
     feed(token(index, "more"))
     assert "".join(chunk.text for chunk in iter(core.take, None)) == core.text == text + "more"
+
+
+OF: Any = {"request_id": "r"}
+SAID: list[StreamEvent] = [
+    Token(**OF, index=0, count=2, delta=""),
+    Reasoning(**OF, index=0, count=2, delta="Hm"),
+    Token(**OF, index=2, count=4, delta=""),
+    Reasoning(**OF, index=2, count=4, delta=" 🙂"),
+    ToolCall(**OF, index=3, call_id="x", name="f"),
+    ToolArguments(**OF, index=2, count=4, call_id="x", delta='{"a": 1}'),
+    ToolCallDone(**OF, index=3, end=6, call_id="x"),
+]
+
+
+def told_of(core: StreamCore, *events: StreamEvent) -> None:
+    for event in events:
+        core.receive(replace(event, seq=core.seq + 1))
+
+
+@pytest.mark.parametrize("came", range(3, len(SAID) + 1))
+def test_what_was_lost_beside_the_last_tokens_comes_as_it_would_have(came: int) -> None:
+    """The server was lost between one event of a step and the next."""
+    start = Started(**OF, model="m", prompt_tokens=1, params=Params())
+    core, whole = StreamCore(), StreamCore()
+    told_of(whole, start, *SAID)
+    told_of(core, start, *SAID[:came])
+    assert list(iter(core.take_event, None))
+    begun = snapshot(1, 6, "")
+    begun.reasoning, begun.tool_calls = "Hm 🙂", [SnapshotCall(**asdict(whole.spans.calls[0]))]
+    core.restart()
+    assert core.goes_on_with(replace(start, seq=0))
+    assert core.goes_on_with(begun)
+    told_of(core, *core.go_on(begun))
+    assert core.seq == 1
+    assert (core.spans.thoughts, spoken(core)) == (whole.spans.thoughts, spoken(whole))
+    told = list(iter(core.take_event, None))
+    assert isinstance(told[0], Restarted)
+    assert [replace(event, seq=UNSET) for event in told[1:] if isinstance(event, StreamEvent)] == SAID[came:]
+    assert (call := core.spans.next_whole([])) is not None
+    assert call.parsed == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "calls"),
+    [
+        ("Hm", []),
+        ("Oh 🙂 no", [{}]),
+        ("Hm 🙂", []),
+        ("Hm 🙂", [{"call_id": "y"}]),
+        ("Hm 🙂", [{"arguments": '{"a": 12}'}]),
+        ("Hm 🙂", [{"end": None}]),
+    ],
+)
+def test_a_stream_that_says_something_else_is_another(reasoning: str, calls: list[dict[str, Any]]) -> None:
+    core = called()
+    had = asdict(core.spans.calls[0])
+    begun = snapshot(1, 5, "")
+    begun.reasoning, begun.tool_calls = reasoning, [SnapshotCall(**{**had, **call}) for call in calls]
+    core.restart()
+    assert not core.goes_on_with(begun)

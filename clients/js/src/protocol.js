@@ -237,6 +237,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  * @typedef {StreamEventFields & {type: "tool_call_done", index: number, end: number, call_id: string,
  *   approval?: boolean}} ToolCallDone
  */
+/** @typedef {Reasoning | ToolCall | ToolArguments | ToolCallDone} Beside What is told beside the tokens that say it. */
 /** @typedef {StreamEventFields & {type: "approved", index: number, call_id: string}} Approved */
 /**
  * @typedef {StreamEventFields & {type: "rewound", index: number, text_length: number, reasoning_length?: number,
@@ -272,8 +273,8 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  *   usage: Usage, timing: Timing}} Final
  */
 /**
- * @typedef {Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected
- *   | Rewound | GuardEvent | Snapshot | Restarted | Final} StreamEvent
+ * @typedef {Started | Token | Beside | Approved | Paused | Resumed | Adjusted | Injected | Rewound
+ *   | GuardEvent | Snapshot | Restarted | Final} StreamEvent
  */
 
 /**
@@ -307,4 +308,4 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
 /** @typedef {{type: "pong", ref?: string}} Pong */
 /** @typedef {{type: "going_away", deadline_ms: number}} GoingAway */
 /** @typedef {StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway} ServerEvent */
-/** @typedef {Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot | Restarted> | Attached | Pong} Answer */
+/** @typedef {Exclude<StreamEvent, Token | Beside | GuardEvent | Snapshot | Restarted> | Attached | Pong} Answer */

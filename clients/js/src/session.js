@@ -302,7 +302,9 @@ export class Session {
       this.#fail(channel, notTheSame(requestId));
       this.#connection.send({ type: "cancel", request_id: requestId });
     } else if (event.type === "snapshot") {
+      const missing = core.missing(event);
       channel.receive(core.restarted(event, (channel.past?.waiting ?? []).map(({ ref }) => ref)));
+      for (const lost of missing) channel.receive(lost);
       this.#goOn(channel);
     }
   }

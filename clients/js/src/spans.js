@@ -1,7 +1,7 @@
 /**
  * What a stream has beside its text: reasoning, and calls of tools. Events in, what stands out; it knows no text.
  * @module
- * @import { Approved, Call, Reasoning, Rewound, Snapshot, ToolArguments, ToolCall, ToolCallDone } from "./protocol.js"
+ * @import { Approved, Beside, Call, Rewound, Snapshot } from "./protocol.js"
  */
 
 import { utf16Length } from "./utf16-length.js";
@@ -12,7 +12,7 @@ export class Spans {
   /** @type {Call[]} whole ones, and perhaps one that is being written */
   calls = [];
 
-  /** @param {Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved} event */
+  /** @param {Beside | Approved} event */
   receive(event) {
     switch (event.type) {
       case "reasoning": this.reasoning += event.delta; break;
@@ -55,6 +55,29 @@ export class Spans {
     });
   }
 
+  /**
+   * What stands in the tokens from `since` on and has not come: the events that tell it. Null where what has come does not
+   * stand there.
+   * @param {Snapshot} begun @param {number} since @returns {Beside[] | null}
+   */
+  missing({ request_id, seq, index: end, reasoning = "", tool_calls = [] }, since) {
+    if (!reasoning.startsWith(this.reasoning) || this.calls.length > tool_calls.length) return null;
+    const of = { request_id, seq };
+    const more = { ...of, index: since, count: end - since };
+    /** @type {Beside[]} */ const missing = [];
+    const said = reasoning.slice(this.reasoning.length);
+    if (said) missing.push({ type: "reasoning", ...more, delta: said });
+    for (const [place, { call_id, name, index, arguments: given, end }] of tool_calls.entries()) {
+      const had = this.calls[place];
+      if (!had) missing.push({ type: "tool_call", ...of, index, call_id, name });
+      else if (had.call_id !== call_id || !goesOn(had, tool_calls[place])) return null;
+      const delta = given.slice(had?.arguments.length ?? 0);
+      if (delta) missing.push({ type: "tool_arguments", ...more, call_id, delta });
+      if (end !== undefined && had?.end === undefined) missing.push({ type: "tool_call_done", ...of, index, end, call_id });
+    }
+    return missing;
+  }
+
   /** @param {string} callId @param {(last: Call) => Partial<Call>} change */
   #change(callId, change) {
     const last = this.calls.at(-1);
@@ -72,4 +95,10 @@ function same(one, other) {
     end === other.end &&
     one.arguments === other.arguments
   );
+}
+
+/** Whether it is the same call, or more of it where it was not whole. @param {Call} had @param {Call} call */
+function goesOn(had, call) {
+  if (had.end !== undefined) return had.end === call.end && had.arguments === call.arguments;
+  return call.arguments.startsWith(had.arguments);
 }

@@ -5,7 +5,7 @@
  * events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does
  * not know who waits for a chunk, nor how a grant is sent.
  * @module
- * @import { Credit, Final, Params, PauseReason, Restarted } from "./protocol.js"
+ * @import { Beside, Credit, Final, Params, PauseReason, Restarted } from "./protocol.js"
  * @import { Rewound, Snapshot, Started, StreamEvent, Token, TokenLogprob } from "./protocol.js"
  */
 
@@ -51,6 +51,7 @@ export class StreamCore {
   /** those of them that were taken. */
   consumed = 0;
 
+  #newest = 0; // where those begin that came last
   #consumedLength = 0;
   /** @type {{start: number, chunk: Chunk}[]} each with the length of the text before it */
   #buffered = [];
@@ -153,15 +154,31 @@ export class StreamCore {
       return true;
     }
     if (event.type !== "snapshot") return false;
-    const known = this.spans.calls.map(({ call_id }) => call_id);
-    const calls = (event.tool_calls ?? []).map(({ call_id }) => call_id);
     const stands = event.index >= this.index && event.text.startsWith(this.text);
-    return stands && known.every((id, at) => calls[at] === id);
+    return stands && this.spans.missing(event, this.#newest) !== null;
+  }
+
+  /** @param {Snapshot} begun */
+  #hasGoneOn({ index, text }) {
+    return index > this.index || text.length > this.text.length;
+  }
+
+  /**
+   * What is to come behind that: what was lost on its way, of what lies beside the last tokens, as the last of the events
+   * for which it stands.
+   * @param {Snapshot} begun @returns {Beside[]}
+   */
+  missing(begun) {
+    if (this.#hasGoneOn(begun)) return [];
+    const missing = this.spans.missing(begun, this.#newest) ?? [];
+    const first = begun.seq + 1 - missing.length;
+    return missing.map((event, place) => ({ ...event, seq: first + place }));
   }
 
   /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @param {string[]} again @returns {Restarted} */
   restarted(begun, again) {
-    const { request_id, seq, fingerprint, prompt_tokens } = begun;
+    const { request_id, fingerprint, prompt_tokens } = begun;
+    const seq = begun.seq - this.missing(begun).length;
     const exact = typeof this.#restarting === "object" && Boolean(this.#restarting.exact); // else the server has forgotten
     const same = (fingerprint ?? null) === this.fingerprint && prompt_tokens === this.promptTokens;
     return { type: "restarted", request_id, seq, index: this.index, exact: exact && same, begun, again };
@@ -174,7 +191,7 @@ export class StreamCore {
     this.told.again = again;
     this.#seq = seq;
     this.restarts = [...this.restarts, event];
-    if (begun.index > this.index || begun.text.length > this.text.length) return this.#receiveSnapshot(begun); // it has gone on since
+    if (this.#hasGoneOn(begun)) return this.#receiveSnapshot(begun);
     this.pauseReason = begun.paused ?? null;
     this.epoch = begun.epoch ?? 0;
     this.params = begun.params;
@@ -258,6 +275,7 @@ export class StreamCore {
       start: this.text.length,
       chunk: { index, count, text, tokens, logprobs, end: index + count },
     });
+    this.#newest = index;
     this.index += count;
     this.text += text;
     if (tokens) this.tokens.push(...tokens);
@@ -274,6 +292,7 @@ export class StreamCore {
     this.told.rewind(event.index, whole.map(({ call_id }) => call_id));
     this.text = this.text.slice(0, length);
     this.index = event.index;
+    this.#newest = Math.min(this.#newest, event.index);
     this.tokens = this.tokens.slice(0, event.index);
     this.consumed = Math.min(this.consumed, event.index);
     this.#consumedLength = Math.min(this.#consumedLength, length);

@@ -5,24 +5,30 @@
 
 import { connect, createServer } from "node:net";
 
-/** @typedef {{after: number, way: "up" | "down"}} Cut What befalls one connection, by the bytes that pass. */
+/** @typedef {{after?: number, within?: string, way: "up" | "down"}} Cut What befalls one connection: by the bytes that pass, or in the first message that says so. */
 
 /**
  * @param {string} url the server's
- * @param {Iterator<Cut, null>} cuts one for each connection; one that has none is left alone
+ * @param {Iterator<Cut, null | undefined>} cuts one for each connection; one that has none is left alone
  */
 export async function cuttingProxy(url, cuts) {
-  const { hostname, port } = new URL(url);
+  let address = new URL(url);
   let count = 0;
   const server = createServer((here) => {
-    const there = connect(Number(port), hostname);
+    const there = connect(Number(address.port), address.hostname);
     const cut = cuts.next().value;
     const ends = [here, there];
     for (const [end, other, way] of /** @type {const} */ ([[here, there, "up"], [there, here, "down"]])) {
-      let left = cut?.way === way ? cut.after : Infinity;
+      let left = cut?.way === way ? cut.after ?? Infinity : Infinity;
+      let said = "";
       end.on("error", () => other.destroy()).on("close", () => other.destroy());
       end.on("data", (data) => {
         if (other.destroyed) return;
+        if (cut?.within && cut.way === way) {
+          const at = (said + data.toString("latin1")).indexOf(cut.within);
+          if (at >= 0) left = Math.max(0, at - said.length);
+          said = (said + data.toString("latin1")).slice(-cut.within.length);
+        }
         other.write(data.subarray(0, left));
         left -= data.length;
         if (left > 0) return;
@@ -32,8 +38,14 @@ export async function cuttingProxy(url, cuts) {
     }
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", () => resolve(undefined)));
-  const address = /** @type {import("node:net").AddressInfo} */ (server.address());
-  return { url: `http://127.0.0.1:${address.port}`, end: () => server.close(), count: () => count };
+  const { port } = /** @type {import("node:net").AddressInfo} */ (server.address());
+  return {
+    url: `http://127.0.0.1:${port}`,
+    /** Connect to another server from now on. @param {string} other */
+    redirect: (other) => (address = new URL(other)),
+    end: () => server.close(),
+    count: () => count,
+  };
 }
 
 /** Numbers below the one given. @param {number} seed */

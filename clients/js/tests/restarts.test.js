@@ -9,7 +9,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { WebSocket } from "ws";
 
-import { ConnectionLost, connect, connectWorker } from "../src/midstream.js";
+import { Agent, ConnectionLost, Recorder, connect, connectWorker, parseRecords } from "../src/midstream.js";
+import { cuttingProxy } from "./cutting-proxy.js";
 import { idle, live, metrics, scripted, serve, until } from "./server-process.js";
 import { startWorker } from "./with-and-without-worker.js";
 
@@ -58,14 +59,16 @@ async function steer(stream) {
   await stream.pause();
 }
 
-for (const [where, dial] of /** @type {const} */ ([
+const PLACES = /** @type {const} */ ([
   ["here", (/** @type {string[]} */ urls) => connect(urls, { WebSocket })],
   ["in a worker", (/** @type {string[]} */ urls, /** @type {any} */ t) => {
     const worker = startWorker();
     t.after(() => worker.terminate());
     return connectWorker(worker, urls);
   }],
-])) {
+]);
+
+for (const [where, dial] of PLACES) {
   test(`what was read stands, and the rest is what it would have been, socket ${where}`, async (t) => {
     const { urls, kill } = await doomed(t);
     const client = await dial(urls, t);
@@ -120,6 +123,35 @@ test("calls and their results stand, and so does what waits for others", async (
   assert.deepEqual(await calls.next(), { value: undefined, done: true });
   assert.equal(stream.text, "Mild there.");
   assert.equal(stream.restarts.length, 1);
+});
+
+test("a call whose tokens had come, and what they say had not, is told elsewhere: its tool runs once", async (t) => {
+  const servers = await Promise.all([serve(scripted), serve(scripted)]);
+  t.after(() => Promise.all(servers.map(({ end }) => end())));
+  const calls = ["Rome", "Paris"].map((city) => `<tool_call>\n{"name": "weather", "arguments": {"city": "${city}"}}\n</tool_call>`);
+  for (const [where, dial] of PLACES) {
+    for (const within of ["tool_call", "tool_arguments", "tool_call_done"]) {
+      const proxy = await cuttingProxy(servers[0].url, [{ within, way: /** @type {const} */ ("down") }].values());
+      t.after(proxy.end);
+      const client = await dial([proxy.url], t);
+      proxy.redirect(servers[1].url);
+      /** @type {string[]} */ const ran = [];
+      const run = (/** @type {{city: string}} */ { city }) => (ran.push(city), `mild in ${city}`);
+      const agent = new Agent({ tools: [{ ...WEATHER.function, description: "The weather of a city.", run }] });
+      const recorder = new Recorder();
+      let said = "";
+      const onevent = (/** @type {any} */ { type, delta }) => void (type === "tool_arguments" && (said += delta));
+      const asked = await client.run(agent, `Say ⟦${calls[0]}⏭${calls[1]}⏭Mild.⟧`, { return_tokens: true, recorder, onevent });
+      assert.equal(await asked.answer(), "Mild.");
+      assert.deepEqual([ran, said], [["Rome", "Paris"], '{"city": "Rome"}{"city": "Paris"}'], `${within}, ${where}`);
+      assert.equal(asked.stream.restarts.length, 1);
+      const [{ lines }] = parseRecords(recorder.text);
+      const results = lines.flatMap((line) => (line.type === "tool_result" ? [[line.call, line.content]] : []));
+      assert.deepEqual(results, [[0, "mild in Rome"], [1, "mild in Paris"]]);
+      assert.ok(!lines.some(({ type }) => type === "lost"));
+      client.close();
+    }
+  }
 });
 
 for (const [what, options] of /** @type {const} */ ([

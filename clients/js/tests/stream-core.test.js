@@ -357,3 +357,50 @@ test("reasoning and calls stand beside the text, and are rewound with it", () =>
   core.receive(snapshot(12, { index: 1, text: "", reasoning: "So", tool_calls: [] }));
   assert.equal(core.spans.reasoning, "So");
 });
+
+const of = { request_id: "r", seq: 0 };
+/** @type {any[]} */ const SAID = [
+  token(0, "", { count: 2 }),
+  { ...of, type: "reasoning", index: 0, count: 2, delta: "Hm" },
+  token(2, "", { count: 4 }),
+  { ...of, type: "reasoning", index: 2, count: 4, delta: " 🙂" },
+  { ...of, type: "tool_call", index: 3, call_id: "x", name: "f" },
+  { ...of, type: "tool_arguments", index: 2, count: 4, call_id: "x", delta: '{"a": 1}' },
+  { ...of, type: "tool_call_done", index: 3, end: 6, call_id: "x" },
+];
+const CALL = { call_id: "x", name: "f", arguments: '{"a": 1}', index: 3, end: 6 };
+/** @param {any[]} events of a stream that has started @returns {StreamCore} whose server knows it no more */
+function lost(events) {
+  const core = new StreamCore();
+  const feed = feeding(core);
+  for (const event of [started(), ...events]) feed(event);
+  core.restart();
+  assert.ok(core.goesOnWith(started()));
+  return core;
+}
+
+test("what was lost beside the last tokens comes as it would have, wherever between the events of a step", () => {
+  const begun = snapshot(1, { index: 6, text: "", reasoning: "Hm 🙂", tool_calls: [CALL] });
+  for (let came = 3; came <= SAID.length; came++) {
+    const core = lost(SAID.slice(0, came));
+    assert.ok(core.goesOnWith(begun));
+    const missing = core.missing(begun);
+    assert.deepEqual(missing.map((event) => ({ ...event, seq: 0 })), SAID.slice(came));
+    for (const event of [core.restarted(begun, []), ...missing]) assert.ok(core.receive(event));
+    assert.deepEqual([core.seq, core.spans.reasoning, core.spans.calls], [1, "Hm 🙂", [CALL]]);
+    assert.ok(core.receive({ ...token(6, "So"), seq: 2 }));
+  }
+});
+
+test("a stream that says something else is another", () => {
+  for (const [reasoning, ...tool_calls] of /** @type {any[]} */ ([
+    ["Hm"],
+    ["Oh 🙂 no", CALL],
+    ["Hm 🙂"],
+    ["Hm 🙂", { ...CALL, call_id: "y" }],
+    ["Hm 🙂", { ...CALL, arguments: '{"a": 12}' }],
+    ["Hm 🙂", { ...CALL, end: undefined }],
+  ])) {
+    assert.ok(!lost(SAID).goesOnWith(snapshot(1, { index: 6, text: "", reasoning, tool_calls })));
+  }
+});

@@ -505,6 +505,10 @@ export type ToolCallDone = StreamEventFields & {
     call_id: string;
     approval?: boolean;
 };
+/**
+ * What is told beside the tokens that say it.
+ */
+export type Beside = Reasoning | ToolCall | ToolArguments | ToolCallDone;
 export type Approved = StreamEventFields & {
     type: "approved";
     index: number;
@@ -592,7 +596,7 @@ export type Final = StreamEventFields & {
     usage: Usage;
     timing: Timing;
 };
-export type StreamEvent = Started | Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Restarted | Final;
+export type StreamEvent = Started | Token | Beside | Approved | Paused | Resumed | Adjusted | Injected | Rewound | GuardEvent | Snapshot | Restarted | Final;
 /**
  * What a connection may ask for, and the model's context.
  */
@@ -659,4 +663,4 @@ export type GoingAway = {
     deadline_ms: number;
 };
 export type ServerEvent = StreamEvent | Ready | Attached | ErrorEvent | Pong | GoingAway;
-export type Answer = Exclude<StreamEvent, Token | Reasoning | ToolCall | ToolArguments | ToolCallDone | GuardEvent | Snapshot | Restarted> | Attached | Pong;
+export type Answer = Exclude<StreamEvent, Token | Beside | GuardEvent | Snapshot | Restarted> | Attached | Pong;

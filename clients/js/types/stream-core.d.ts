@@ -68,6 +68,12 @@ export class StreamCore {
      * @param {StreamEvent} event
      */
     goesOnWith(event: StreamEvent): boolean;
+    /**
+     * What is to come behind that: what was lost on its way, of what lies beside the last tokens, as the last of the events
+     * for which it stands.
+     * @param {Snapshot} begun @returns {Beside[]}
+     */
+    missing(begun: Snapshot): Beside[];
     /** That it goes on so, as its reader hears of it. @param {Snapshot} begun @param {string[]} again @returns {Restarted} */
     restarted(begun: Snapshot, again: string[]): Restarted;
     /**
@@ -126,5 +132,6 @@ import { Told } from "./told.js";
 import type { Restarted } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Snapshot } from "./protocol.js";
+import type { Beside } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";

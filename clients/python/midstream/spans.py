@@ -3,6 +3,7 @@ messages; it knows no text."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from midstream.errors import ProtocolError
 from midstream.protocol import (
     Approved,
+    Beside,
     CalledFunction,
     Message,
     MessageToolCall,
@@ -135,6 +137,29 @@ class Spans:
         self._calls = [self._as_it_stood(call) for call in event.tool_calls]
         self.made |= {call.call_id for call in self._calls if call.end is not None}
 
+    def missing(self, begun: Snapshot, since: int) -> list[Beside] | None:
+        """What stands in the tokens from `since` on and has not come: the events that tell it. None where
+        what has come does not stand there."""
+        name, count = begun.request_id, begun.index - since
+        if not begun.reasoning.startswith(self.reasoning) or len(self._calls) > len(begun.tool_calls):
+            return None
+        missing: list[Beside] = []
+        if rest := begun.reasoning[len(self.reasoning) :]:
+            missing.append(Reasoning(request_id=name, index=since, count=count, delta=rest))
+        for had, call in zip_longest(self._calls, begun.tool_calls):
+            call_id, begins = call.call_id, call.index
+            if had is None:
+                missing.append(ToolCall(request_id=name, index=begins, call_id=call_id, name=call.name))
+            elif had.call_id != call_id or not _goes_on(had, call):
+                return None
+            if rest := call.arguments[len(had.arguments) if had else 0 :]:
+                more = ToolArguments(request_id=name, index=since, count=count, call_id=call_id, delta=rest)
+                missing.append(more)
+            if call.end is not None and (had is None or had.end is None):
+                done = ToolCallDone(request_id=name, index=begins, end=call.end, call_id=call_id)
+                missing.append(done)
+        return missing
+
     def _as_it_stood(self, call: SnapshotCall) -> SnapshotCall:
         """The same one, where nothing but a yes has come."""
         for had in self._calls:
@@ -162,3 +187,10 @@ class Spans:
         if not self._calls or self._calls[-1].call_id != call_id:
             raise ProtocolError(f"more of call {call_id}, which is not the last that has begun")
         return self._calls[-1]
+
+
+def _goes_on(had: SnapshotCall, call: SnapshotCall) -> bool:
+    """Whether it is the same call, or more of it where it was not whole."""
+    if had.end is not None:
+        return (had.end, had.arguments) == (call.end, call.arguments)
+    return call.arguments.startswith(had.arguments)

@@ -145,11 +145,13 @@ class Channel:
             return False
         if isinstance(event, Snapshot):
             self.restart, before, stood = None, self.core.fingerprint, self.core.index
-            self.core.go_on(event)
+            missing = self.core.go_on(event)
             if self._recorder is not None and event.fingerprint != before:
                 self._recorder.moved(event.index, event.fingerprint)
             if self._recorder is not None and event.index > stood:  # how it came so far nobody has told
                 self._recorder.receive(event)
+            for lost in missing:
+                self.receive(lost)
             self._changed.set()
         return True
 

@@ -19,6 +19,7 @@ from midstream.protocol import (
     MAX_INDEX,
     Adjusted,
     AnyPauseReason,
+    Beside,
     Credit,
     Event,
     Final,
@@ -97,6 +98,7 @@ class StreamCore:
         self.pause_reason: AnyPauseReason | None = None
         self.index = 0  # the output tokens that have come and still stand
         self.consumed = 0  # those of them that were taken
+        self._newest = 0  # where those begin that came last
         self.tokens: list[int] = []
         self.spans = Spans()  # what it has beside its text
         self.told = Told()  # by the client, among what it says
@@ -197,14 +199,13 @@ class StreamCore:
                 self.seq, self._restarting = 0, event
                 return True
             case Snapshot():
-                known = [call.call_id for call in self.spans.calls]
-                calls = [call.call_id for call in event.tool_calls]
                 stands = event.index >= self.index and event.text.startswith(self.text)
-                return stands and calls[: len(known)] == known
+                return stands and self.spans.missing(event, self._newest) is not None
         return False
 
-    def go_on(self, begun: Snapshot) -> None:
-        """It does, as that says, which is what had come."""
+    def go_on(self, begun: Snapshot) -> list[Beside]:
+        """It does, as that says, which is what had come. Returns what is to come behind that: what was lost
+        on its way, of what lies beside the last tokens, as the last of the events for which that stands."""
         started, self._restarting = self._restarting, False
         exact = isinstance(started, Started) and started.exact  # else the server has forgotten
         same = (begun.fingerprint, begun.prompt_tokens) == (self.fingerprint, self.prompt_tokens)
@@ -216,6 +217,12 @@ class StreamCore:
         if begun.index > self.index or len(begun.text) > self._length:  # it has gone on since
             self._hear(begun)
             self._receive_snapshot(begun)
+            return []
+        missing = self.spans.missing(begun, self._newest) or []
+        self.seq -= len(missing)
+        for seq, event in enumerate(missing, self.seq + 1):
+            event.seq = seq
+        return missing
 
     # -- in --------------------------------------------------------------------------------------------
 
@@ -301,7 +308,7 @@ class StreamCore:
                 )
         chunk = Chunk(event.index, event.count, event.delta, event.tokens, event.logprobs)
         self._chunks.append(_Unread(self._heard, self._length, chunk))
-        self.index = chunk.end
+        self._newest, self.index = chunk.index, chunk.end
         self._text.append(chunk.text)
         self._length += len(chunk.text)
         self.tokens.extend(chunk.tokens or ())
@@ -317,6 +324,7 @@ class StreamCore:
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index
+        self._newest = min(self._newest, event.index)
         self.tokens = self.tokens[: event.index]
         self.consumed = min(self.consumed, event.index)
         self._consumed_length = min(self._consumed_length, event.text_length)
