@@ -358,7 +358,7 @@ class Driver:
         self.send(*commands)
         for _ in range(steps):
             self.step()
-            if self.engine.idle and self.engine._commands.empty and not self._awaits_grammars:
+            if self.engine.idle and not self._awaits_grammars:
                 return
         raise AssertionError(f"there is still something to do after {steps} steps")
 
