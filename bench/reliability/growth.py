@@ -2,9 +2,9 @@
 
 Each state of `growth_states.py` is made as large as the server lets it be, and each act of `growth_acts.py`
 is done to it, in a process that is forked off for it: every time to the same stream. Looked at is the longest
-turn of the event loop, by the time of the processor that its thread had, so that other processes do not
-count. What takes long is done to a stream of a quarter as well: it may take longer as the stream grows, and
-not by more.
+turn of the event loop, also while the state is made, by the time of the processor that its thread had, so
+that other processes do not count. What takes long is done to a stream of a quarter as well: it may take
+longer as the stream grows, and not by more.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import asyncio
 import gc
 import math
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ MOST_GROWTH = 1.5 * QUARTER  # times
 LONG_MS, MOST_MS = 25.0, 50.0  # where it grows by more, and in any case
 WORTH_A_LOOK_MS = 15.0  # what takes less is tried once, and not held against a quarter
 TRIES = 3
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
+MAKING = "its making"
 TOLD = 10
 
 _fork = get_context("fork")
@@ -79,7 +81,7 @@ async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "name": "growth",
         "states": len(names),
-        "acts": len(ACTS),
+        "acts": len(ACTS),  # beside its making
         "plays": len(costs),
         "the longest": [str(cost) for cost in costs[:TOLD]],
         "too much": too_much,
@@ -94,11 +96,13 @@ def tried(name: str, scale: float) -> list[Cost]:
     """All acts on one state, in a process of its own."""
     build, most = STATES[name]
     size = max(QUARTER, int(most * scale))
-    large = built(build, size)
-    found = {act: done_apart(large, ACTS[act]) for act in ACTS}
+    large, less = built(build, size), size // QUARTER
+    found = {MAKING: best_of(partial(made, build, size))}
+    found |= {act: best_of(partial(done, large, ACTS[act])) for act in ACTS}
     dear = [act for act, played in found.items() if played.ms >= WORTH_A_LOOK_MS]
-    quarter = built(build, size // QUARTER) if dear else large
-    before = {act: done_apart(quarter, ACTS[act]).ms for act in dear}
+    before = {MAKING: best_of(partial(made, build, less)).ms} if MAKING in dear else {}
+    quarter = built(build, less) if dear else large
+    before |= {act: best_of(partial(done, quarter, ACTS[act])).ms for act in dear if act in ACTS}
     return [Cost(name, act, played, before.get(act)) for act, played in found.items()]
 
 
@@ -111,21 +115,22 @@ async def _built(build: Build, size: int) -> World:
     return await build(size)
 
 
-def done_apart(world: World, act: Act) -> Played:
-    """The best of a few tries, where it takes long."""
+def best_of(play: Callable[[], Played]) -> Played:
+    """Of a few tries, where it takes long."""
     gc.collect()
     gc.freeze()
-    best = _forked(world, act)
+    best = _apart(play)
     for _ in range(TRIES - 1):
         if best.wrong or best.ms < WORTH_A_LOOK_MS:
             break
-        best = min(best, _forked(world, act))
+        best = min(best, _apart(play))
     return best
 
 
-def _forked(world: World, act: Act) -> Played:
+def _apart(play: Callable[[], Played]) -> Played:
+    """In a process that is forked off for it."""
     ours, theirs = _fork.Pipe(duplex=False)
-    child = _fork.Process(target=lambda: theirs.send(done(world, act)))
+    child = _fork.Process(target=lambda: theirs.send(play()))
     child.start()
     theirs.close()
     try:
@@ -138,6 +143,22 @@ def _forked(world: World, act: Act) -> Played:
     finally:
         child.join()
         ours.close()
+
+
+def made(build: Build, size: int) -> Played:
+    """What it takes until the stream is so large."""
+    gc.disable()
+    with asyncio.Runner(loop_factory=TimedLoop) as runner:
+        return runner.run(_made(build, size))
+
+
+async def _made(build: Build, size: int) -> Played:
+    complaints = Complaints()
+    with complaints:
+        await build(size)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, TimedLoop)
+    return Played(1000 * loop.longest_s, wrong="; ".join(complaints.said))
 
 
 def done(world: World, act: Act) -> Played:

@@ -7,15 +7,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bench.reliability.abusive_frames import FAR, guarded_start, stops
-from bench.reliability.growth_states import CALL, OPEN_CALL, adjust, amend, inject, result
+from bench.reliability.abusive_frames import FAR, guarded_start, schema, stops
+from bench.reliability.growth_crowds import CALL
+from bench.reliability.growth_states import OPEN_CALL, adjust, amend, inject, result
 from bench.reliability.growth_world import World
 from engine import api
 from midstream import protocol
-from midstream.protocol import Fork, Guard, Message, Params
+from midstream.protocol import Fork, Grammar, Guard, Message, Params
 
 Act = Callable[[World], Awaitable[None]]
 
+ADOPTED = 64  # streams at once, which are built anew
+MANY = 4  # streams that are more than a few
 MOST_AT_ONCE = 16  # commands of a stream that its engine answers in one step
 PAUSE: protocol.StreamFrame = protocol.Pause(request_id="a")
 RESUME: protocol.StreamFrame = protocol.Resume(request_id="a")
@@ -191,6 +194,79 @@ async def adopted(world: World) -> None:
     await world.be_adopted(protocol.Attach(request_id="a", after=-1))
 
 
+async def time_passed(world: World) -> None:
+    """All that waits for a time is due at once."""
+    await world.let_time_pass()
+
+
+# -- to all streams, of which there are many -------------------------------------------------------
+
+
+def to_all(frame: Callable[[str], protocol.StreamFrame]) -> Act:
+    """Answered in one step."""
+
+    async def act(world: World) -> None:
+        for name in names_of_many(world):
+            await world.say(frame(name))
+        await world.rest()
+
+    return act
+
+
+def names_of_many(world: World) -> list[str]:
+    if len(world.streams) < MANY:
+        raise NothingThereError
+    return [stream.request_id for stream in world.streams]
+
+
+async def a_token_of_all(world: World) -> None:
+    names_of_many(world)
+    await world.write_to_all("a")
+
+
+async def most_tokens_of_all(world: World) -> None:
+    names_of_many(world)
+    await world.hear(*(world.engine.run_out(stream.number) for stream in world.streams))
+    await world.rest()
+
+
+async def memory_taken_from_all(world: World) -> None:
+    names_of_many(world)
+    streams = [(stream.number, len(stream.output)) for stream in world.streams]
+    await world.hear(*(api.News(number, early=[api.Paused(index, "memory")]) for number, index in streams))
+    await world.hear(
+        *(api.News(number, early=[api.Resumed(index, 0, "memory")]) for number, index in streams)
+    )
+    await world.rest()
+
+
+async def all_left_and_time_passed(world: World) -> None:
+    names_of_many(world)
+    await world.leave()
+    await world.let_time_pass()
+
+
+async def all_left_and_attached(world: World) -> None:
+    names = names_of_many(world)
+    world.listener.leave()
+    world.listener = world.connection()
+    for name in names:
+        await world.say(protocol.Attach(request_id=name, after=-1))
+    await world.rest()
+
+
+async def all_taken_by_another(world: World) -> None:
+    names, other = names_of_many(world), world.connection()
+    for name in names:
+        await world.say(protocol.Attach(request_id=name, after=-1), other)
+    await world.rest()
+
+
+async def all_adopted(world: World) -> None:
+    names = names_of_many(world)[:ADOPTED]
+    await world.be_adopted(*(protocol.Attach(request_id=name, after=-1) for name in names))
+
+
 async def ended_and_asked_for(world: World) -> None:
     await length_reached(world)
     await world.steer(protocol.Attach(request_id="a", after=-1), fork(0))
@@ -221,6 +297,8 @@ ACTS: dict[str, Act] = {
     "adjust the stop strings": said(adjust(7, stop=stops(1))),
     "adjust stop strings many times": said(*(adjust(7, stop=stops(at)) for at in range(MOST_AT_ONCE))),
     "adjust the guards": said(adjust(7, guards=GUARDS)),
+    "adjust the grammar": said(adjust(7, grammar=Grammar(json_schema=schema(1)))),
+    "adjust the biases": said(adjust(7, logit_bias=dict.fromkeys(range(400), 0.5))),
     "adjust the reasoning": said(adjust(7, reasoning_tokens=5)),
     "adjust in the middle": at_part(
         0.5, lambda at: protocol.Adjust(request_id="a", params=Params(temperature=0.3), at=at)
@@ -265,4 +343,18 @@ ACTS: dict[str, Act] = {
     "the end of the turn": end_of_turn,
     "the most tokens": length_reached,
     "the end, and who asks for it": ended_and_asked_for,
+    "time passes": time_passed,
+    "pause all": to_all(lambda name: protocol.Pause(request_id=name)),
+    "adjust all": to_all(lambda name: protocol.Adjust(request_id=name, params=Params(temperature=0.3))),
+    "inject into all": to_all(lambda name: protocol.Inject(request_id=name, tokens=[65, 66])),
+    "rewind all": to_all(lambda name: protocol.Rewind(request_id=name, to=0)),
+    "cancel each": to_all(lambda name: protocol.Cancel(request_id=name)),
+    "fork each": to_all(lambda name: protocol.Start(request_id=f"{name} b", fork=Fork(request_id=name))),
+    "a token of all": a_token_of_all,
+    "the most tokens of all": most_tokens_of_all,
+    "lose memory of all": memory_taken_from_all,
+    "go, and time passes": all_left_and_time_passed,
+    "go and come back to all": all_left_and_attached,
+    "attach to all elsewhere": all_taken_by_another,
+    "all be adopted": all_adopted,
 }

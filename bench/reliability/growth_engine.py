@@ -5,13 +5,19 @@ as well, and hands it over to whichever gateway asks. It computes nothing.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+
 from engine import api, toy_model
+from engine.listening.kept_streams import KeptStream
+from realtime.fleet.engine_reads import READ_BYTES
 from realtime.hub.hub import Hub
 from tests.fakes.keeping_engine import Keeping
 
+_encode = msgspec.msgpack.Encoder().encode
 TOP = [(token, -1.0) for token in range(20)]
 
 
@@ -66,7 +72,7 @@ class PlayedEngine:
         self.lives = True
         self.keeping = Keeping()
         self._known: dict[int, Known] = {}
-        self._questions: list[tuple[Hub, api.Adopt]] = []
+        self._questions = deque[tuple[Hub, api.Adopt]]()
 
     # -- what it is told -----------------------------------------------------------------------------
 
@@ -98,10 +104,13 @@ class PlayedEngine:
         return bool(self._questions) or any(known.asked for known in self._known.values())
 
     def answers(self) -> list[api.News]:
-        """What it does in one step."""
-        questions, self._questions = self._questions, []
-        for gateway, question in questions:
-            gateway.receive_answer(0, api.Adopted(question.stream, self._journal(question.key)))
+        """What it does in one step. Of what it was asked, it answers what is read in one go."""
+        answered, kept = 0, self._kept if self._questions else {}
+        while self._questions and answered < READ_BYTES:
+            gateway, question = self._questions.popleft()
+            answer = api.Adopted(question.stream, _journal(kept.get(question.key)))
+            answered += len(_encode(answer))
+            gateway.receive_answer(0, answer)
         return [self._done_to(known) for known in list(self._known.values()) if known.asked]
 
     def _done_to(self, known: Known) -> api.News:
@@ -114,11 +123,11 @@ class PlayedEngine:
             changes.append(known.answer(command))
         return api.News(known.number, changes=changes)
 
-    def _journal(self, key: bytes) -> api.Journal | None:
-        kept = next((one for one in self.keeping.kept.values() if one.journal.keep.key == key), None)
-        return kept.journal.told() if kept is not None and kept.journal.whole else None
+    @property
+    def _kept(self) -> dict[bytes, KeptStream[str]]:
+        return {kept.journal.keep.key: kept for kept in self.keeping.kept.values()}
 
-    def write(self, number: int, tokens: bytes, logprobs: int | None = None) -> Iterator[api.News]:
+    def write(self, number: int, tokens: list[int], logprobs: int | None = None) -> Iterator[api.News]:
         """A token a step, as far as it may."""
         known = self._known.get(number)
         for token in tokens:
@@ -144,6 +153,10 @@ class PlayedEngine:
         """It has as many tokens as it may."""
         self._known.pop(number, None)
         return api.News(number, finish=api.Finish("length"))
+
+
+def _journal(kept: KeptStream[str] | None) -> api.Journal | None:
+    return kept.journal.told() if kept is not None and kept.journal.whole else None
 
 
 def _submitted(submit: api.Submit) -> Known:

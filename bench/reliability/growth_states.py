@@ -10,19 +10,35 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from bench.reliability import growth_lives as lives
 from bench.reliability.abusive_frames import FOUND, guarded_start, stops
+from bench.reliability.growth_crowds import (
+    CALL,
+    forks,
+    generations,
+    more_generations,
+    streams,
+    streams_of_no_credit,
+    streams_that_are_guarded,
+    streams_that_are_steered,
+    streams_that_end,
+    streams_that_have_ended,
+    streams_that_nobody_reads,
+    streams_that_wait,
+    streams_with_a_grammar,
+    streams_with_much_to_read,
+    streams_without_an_engine,
+)
 from bench.reliability.growth_world import PLAIN, WITH_CALLS, World
 from midstream import protocol
-from midstream.protocol import Budget, Credit, Fork, Grammar, Guard, Message, Params, Past, PastInject
+from midstream.protocol import Budget, Credit, Grammar, Guard, Message, Params, Past, PastInject
 
 Build = Callable[[int], Awaitable[World]]
 
-CALL = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
 OPEN_CALL = '<tool_call>{"name": "find", "arguments": {"q": '
 WAITS: dict[str, Any] = WITH_CALLS | {"on_tool_call": "pause"}
 GOES_ON: dict[str, Any] = WITH_CALLS | {"on_tool_call": "continue"}
 LITTLE = "ab"
-FORKED = 500  # tokens of a stream that very many fork
 FEW = 50  # calls of a stream that is large in something else
 
 
@@ -389,14 +405,6 @@ async def past(n: int) -> World:
     return await World(GOES_ON | {"past": known}).begin()
 
 
-async def forks(n: int) -> World:
-    world = await text(FORKED // 12)
-    for at in range(n):
-        await world.say(protocol.Start(request_id=str(at), fork=Fork(request_id="a"), credit=Credit(limit=1)))
-    await world.rest()
-    return world
-
-
 STATES = {
     "text": State(text, 8_000),
     "text with stop strings": State(text_with_stop_strings, 16_000),
@@ -449,5 +457,50 @@ STATES = {
     "a conversation": State(conversation, 4_096),
     "a long prompt": State(long_prompt, 100_000),
     "a past": State(past, 4_096),
+    "broken characters": State(lives.broken_characters, 8_000),
+    "end tokens": State(lives.end_tokens, 8_000),
+    "told rarely": State(lives.told_rarely, 70),
+    "thoughts with an end": State(lives.thoughts_with_an_end, 2_000),
+    "bans": State(lives.bans, 400),
+    "guards put in": State(lives.guards_put_in, 400),
+    "stop strings put in": State(lives.stop_strings_put_in, 400),
+    "biases put in": State(lives.biases_put_in, 400),
+    "budgets spent": State(lives.budgets_spent, 2_000),
+    "paused and resumed": State(lives.paused_and_resumed, 4_000),
+    "granted": State(lives.granted, 4_000),
+    "attached and read": State(lives.attached_and_read, 8_000),
+    "left and attached": State(lives.left_and_attached, 2_000),
+    "engines lost": State(lives.engines_lost, 400),
+    "answered elsewhere": State(lives.answered_elsewhere, 4_000),
+    "long injections": State(lives.long_injections, 100_000),
+    "long injections into an argument": State(lives.long_injections_into_an_argument, 100_000),
+    "long injections that are guarded": State(lives.long_injections_that_are_guarded, 50_000),
+    "an injection that is not read": State(lives.injection_not_read, 100_000),
+    "many tools": State(lives.many_tools, 100_000),
+    "long schemas": State(lives.long_schemas, 12),
+    "a past of much": State(lives.past_of_much, 4_096),
+    "a past of calls": State(lives.past_of_calls, 2_000),
+    "a past of adjustments": State(lives.past_of_adjustments, 4_096),
+    "a grammar": State(lives.grammar, 1_000),
+    "results the other way round": State(lives.results_the_other_way_round, 2_000),
+    "results told again": State(lives.results_told_again, 4_000),
+    "long results": State(lives.long_results, 60_000),
+    "turns of calls": State(lives.turns_of_calls, 500),
+    "approved": State(lives.approved, 2_000),
+    "approved, with results": State(lives.approved_with_results, 2_000),
+    "refused by a no": State(lives.refused_by_a_no, 2_000),
     "forks": State(forks, 1_000),
+    "generations": State(generations, 100),
+    "more generations": State(more_generations, 200),
+    "streams": State(streams, 1_000),
+    "streams that end": State(streams_that_end, 1_000),
+    "streams of no credit": State(streams_of_no_credit, 1_000),
+    "streams that wait": State(streams_that_wait, 1_000),
+    "streams that are guarded": State(streams_that_are_guarded, 1_000),
+    "streams with a grammar": State(streams_with_a_grammar, 1_000),
+    "streams that are steered": State(streams_that_are_steered, 1_000),
+    "streams without an engine": State(streams_without_an_engine, 1_000),
+    "streams that nobody reads": State(streams_that_nobody_reads, 1_000),
+    "streams with much to read": State(streams_with_much_to_read, 1_000),
+    "streams that have ended": State(streams_that_have_ended, 4_096),
 }

@@ -12,6 +12,7 @@ import functools
 import json
 import math
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,14 +28,17 @@ from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.work_budget import WorkBudget
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import TENANT
+from tests.fakes.simulated_server import Timer
 
 CONTEXT = 128 << 10  # tokens, as large models have
 UNBOUNDED = Credit(limit=1 << 20)
 STEPS_A_TURN = 64  # of the engine, that come in one read
 STEPS_ALIKE = 16  # in each of which the engine has done as much of what waits
 STILL = 8  # turns in which nothing moves, behind which nothing will
+A_WHILE_S = 1.0  # what is to be done in less is done by the event loop
 WITH_CALLS: dict[str, Any] = {
     "messages": [Message(role="user", content="Hi")],
     "tools": [Tool(function=Function(name="find")), Tool(function=Function(name="stop"))],
@@ -53,10 +57,44 @@ class TimedLoop(asyncio.SelectorEventLoop):
         self.longest_s = max(self.longest_s, time.thread_time() - began_s)
 
 
+class PayingListener(RecordingListener):
+    """It pays for work as a connection does: by waiting."""
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(SimpleNamespace(hub=hub))  # type: ignore[arg-type]
+        self._budget = WorkBudget(time.monotonic())
+
+    async def pay(self, work_s: float) -> None:
+        wait_s = self._budget.pay(work_s, time.monotonic())
+        if wait_s is not None:
+            await asyncio.sleep(wait_s)
+
+
+class LaterCalls:
+    """What is to be done after a while. Loops come and go, and none waits for so long: it is due when
+    somebody says so, and all at once."""
+
+    def __init__(self) -> None:
+        self._timers: list[Timer] = []
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer | asyncio.TimerHandle:
+        if delay_s < A_WHILE_S:
+            return asyncio.get_running_loop().call_later(delay_s, call)
+        self._timers.append(Timer(delay_s, call))
+        return self._timers[-1]
+
+    def all_due(self) -> None:
+        due, self._timers = self._timers, []
+        for timer in due:
+            if timer.call is not None:
+                asyncio.get_running_loop().call_soon(timer.call)
+
+
 class World:
     def __init__(self, asked: dict[str, Any], **params: Any) -> None:
         """`asked`: of its start, beside its parameters."""
         self.engine = PlayedEngine()
+        self._later = LaterCalls()
         self.hub = self._gateway(is_home=True)
         self.listener = self.connection()
         fields: dict[str, Any] = {"credit": UNBOUNDED, "on_disconnect": "continue", "return_tokens": True}
@@ -73,13 +111,13 @@ class World:
             if is_home:
                 self.engine.hear(commands)
 
-        hub = Hub(send, Observer(), window=64, max_streams=4096)
+        hub = Hub(send, Observer(), window=64, max_streams=4096, call_later=self._later.call_later)
         hub.engine_ready(0, _model(), 16, keeper=b"engine")
         return hub
 
-    def connection(self, hub: Hub | None = None) -> RecordingListener:
+    def connection(self, hub: Hub | None = None) -> PayingListener:
         """Another, of the same client."""
-        return RecordingListener(SimpleNamespace(hub=hub or self.hub))  # type: ignore[arg-type]
+        return PayingListener(hub or self.hub)
 
     def begin_anew(self) -> None:
         """In another process, which has no threads yet. What was told before is told, and of what waits a few
@@ -100,6 +138,10 @@ class World:
     @property
     def stream(self) -> Stream:
         return self.entry.stream
+
+    @property
+    def streams(self) -> list[Stream]:
+        return self.hub.streams
 
     @property
     def calls(self) -> list[str]:
@@ -145,14 +187,30 @@ class World:
         self.engine.keeping.tell(output)
         return output
 
-    async def write(self, text: str, *, logprobs: int | None = None) -> None:
-        """The engine writes it, a byte a token and a token a step, as far as it may."""
-        data, number = text.encode(), self.stream.number
-        for at in range(0, len(data), STEPS_A_TURN):
-            some = self.engine.write(number, data[at : at + STEPS_A_TURN], logprobs)
+    async def write(
+        self, text: str | bytes, *, logprobs: int | None = None, number: int | None = None
+    ) -> None:
+        """The engine writes it, a byte a token and a token a step, as far as it may. `number`: of another
+        stream than "a"."""
+        tokens = list(text.encode() if isinstance(text, str) else text)
+        await self.write_tokens(tokens, logprobs=logprobs, number=number)
+
+    async def write_tokens(
+        self, tokens: list[int], *, logprobs: int | None = None, number: int | None = None
+    ) -> None:
+        number = self.stream.number if number is None else number
+        for at in range(0, len(tokens), STEPS_A_TURN):
+            some = self.engine.write(number, tokens[at : at + STEPS_A_TURN], logprobs)
             await self._hear_steps([[news] for news in some])
             if self.engine.is_asked:
                 await self.answer()
+        await self.rest()
+
+    async def write_to_all(self, text: str) -> None:
+        """Of each stream the same, a token a step."""
+        for token in text.encode():
+            streams = [stream.number for stream in self.streams]
+            await self.hear(*(news for number in streams for news in self.engine.write(number, [token])))
         await self.rest()
 
     async def answer(self) -> None:
@@ -204,12 +262,18 @@ class World:
         await asyncio.sleep(0)
         await self.rest()
 
-    async def be_adopted(self, frame: StreamFrame) -> None:
-        """The client comes to another gateway with this frame, to which the engine gives the stream."""
+    async def let_time_pass(self) -> None:
+        """More than anything waits for."""
+        self._later.all_due()
+        await asyncio.sleep(0)
+        await self.rest()
+
+    async def be_adopted(self, *frames: StreamFrame) -> None:
+        """The client comes to another gateway with these frames, to which the engine gives the streams."""
         other = self._gateway(is_home=False)
         self._hubs.append(other)
         self.listener = self.connection(other)
-        await self.steer(frame)
+        await self.steer(*frames)
 
 
 @functools.cache

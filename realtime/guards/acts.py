@@ -6,13 +6,16 @@ what was done behind it, as if it had not come so far; one by a guard is itself 
 
 from __future__ import annotations
 
-from collections import Counter
-
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
 from midstream.protocol import Guard
 
-ACT_BYTES = 100
+ACT_BYTES = 300
+GUARD_BYTES = 500  # of one that has acted, beside what it says, however often it did
+
+FEW = 4  # times as many are known of as stand: those are begun anew with
+
+_said = msgpack.Encoder().encode
 
 
 class Act(Struct, frozen=True):
@@ -24,17 +27,23 @@ class Act(Struct, frozen=True):
 
 
 class Acts:
-    """Asked with every token, of each guard: so it is known which are whose, for one may have let by very
-    many."""
+    """Asked with every token, of each guard: so it is known where each had its say, for one may have let by
+    very many, and very many may have had the same name. What is known of places that are no more, or are
+    another's by now, is passed over, so that to take very many back is not to look at each."""
 
     def __init__(self) -> None:
         self._acts: list[Act] = []
-        self._rewinds = Counter[str]()  # by name
-        self._passed: dict[str, list[Act]] = {}  # by name, those that let something by
+        self._whose: list[int] = []  # the guard of each, by its number
+        self._numbers: dict[bytes, int] = {}  # of guards that have acted, by what they say
+        self._guard_bytes = 0
+        self._passed: dict[int, int] = {}  # by guard, where among the acts it has first had its say
+        self._passed_at: dict[tuple[int, int], int] = {}  # and by guard and index
+        self._rewinds: dict[str, tuple[int, ...]] = {}  # by name
 
     @property
     def bytes(self) -> int:
-        return ACT_BYTES * len(self._acts)
+        """Also of what is known of places that are no more."""
+        return ACT_BYTES * max(len(self._acts), len(self._passed_at)) + self._guard_bytes
 
     @property
     def bans(self) -> list[tuple[int, int]]:
@@ -48,34 +57,80 @@ class Acts:
         return bans[::-1]
 
     def add(self, act: Act) -> None:
-        self._acts.append(act)
-        if act.token is None:
-            self._passed.setdefault(act.guard.name, []).append(act)
+        said = _said(act.guard)
+        if (number := self._numbers.get(said)) is None:
+            number = self._numbers[said] = len(self._numbers)
+            self._guard_bytes += GUARD_BYTES + 2 * len(said)
+        place, at = len(self._acts), (number, act.index)
+        if act.token is not None:
+            self._rewinds[act.guard.name] = (*self._rewinds_of(act.guard.name), place)
         else:
-            self._rewinds[act.guard.name] += 1
+            if not self._stands(self._passed.get(number), number):
+                self._passed[number] = place
+            if not self._stands(self._passed_at.get(at), *at):
+                self._passed_at[at] = place
+        self._acts.append(act)
+        self._whose.append(number)
+
+    def _stands(self, place: int | None, number: int, index: int | None = None) -> bool:
+        """Whether it is that guard's say yet."""
+        if place is None or place >= len(self._acts) or self._whose[place] != number:
+            return False
+        act = self._acts[place]
+        return act.token is None and index in (None, act.index)
+
+    def _rewinds_of(self, name: str) -> tuple[int, ...]:
+        places = self._rewinds.get(name, ())
+        while places and not self._is_rewind(places[-1], name):
+            places = places[:-1]
+        return places
+
+    def _is_rewind(self, place: int, name: str) -> bool:
+        if place >= len(self._acts):
+            return False
+        act = self._acts[place]
+        return act.token is not None and act.guard.name == name
 
     def times(self, name: str) -> int:
         """How often the guard of this name has rewound."""
-        return self._rewinds[name]
+        return len(self._rewinds_of(name))
 
     def passed(self, guard: Guard, index: int | None = None) -> bool:
         """Whether this very guard has had its say, at this index or anywhere."""
-        own = self._passed.get(guard.name, [])
-        return any(act.guard == guard and index in (None, act.index) for act in reversed(own))
+        number = self._numbers.get(_said(guard), -1)
+        place = self._passed.get(number) if index is None else self._passed_at.get((number, index))
+        return self._stands(place, number, index)
 
     def cut(self, index: int) -> None:
         """All that was done since the stream stood before this output token is taken back."""
-        while self._acts and self._acts[-1].index > index:
-            act = self._acts.pop()
-            if act.token is None:
-                self._passed[act.guard.name].pop()
-            else:
-                self._rewinds[act.guard.name] -= 1
+        standing = self._standing(index)
+        if FEW * standing < len(self._passed_at):
+            self._begin_with(self._acts[:standing])
+        else:
+            del self._acts[standing:], self._whose[standing:]
+
+    def _standing(self, index: int) -> int:
+        """How many acts stand before this output token."""
+        acts, standing = self._acts, len(self._acts)
+        while standing and acts[standing - 1].index > index:
+            standing -= 1
+        return standing
 
     def until(self, index: int) -> Acts:
         """Of another that goes on as this one stood there."""
-        again = Acts()
-        again._acts, again._rewinds = self._acts[:], self._rewinds.copy()
-        again._passed = {name: acts[:] for name, acts in self._passed.items()}
-        again.cut(index)
+        again, standing = Acts(), self._standing(index)
+        if FEW * standing < len(self._passed_at):
+            again._begin_with(self._acts[:standing])
+            return again
+        again._acts, again._whose = self._acts[:standing], self._whose[:standing]
+        again._numbers, again._guard_bytes = self._numbers.copy(), self._guard_bytes
+        again._passed, again._passed_at = self._passed.copy(), self._passed_at.copy()
+        again._rewinds = self._rewinds.copy()
         return again
+
+    def _begin_with(self, few: list[Act]) -> None:
+        """And with nothing else."""
+        self._acts, self._whose, self._numbers, self._guard_bytes = [], [], {}, 0
+        self._passed, self._passed_at, self._rewinds = {}, {}, {}
+        for act in few:
+            self.add(act)

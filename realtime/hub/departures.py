@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from realtime.hub.deadlines import Deadlines
 from realtime.hub.listener import Listener
 from realtime.hub.observers import DisconnectCause, Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
@@ -42,6 +43,7 @@ class Departures:
         accounts: StreamAccounts,
         observer: Observer,
         waking: Waking,
+        deadlines: Deadlines,
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
         *,
@@ -53,7 +55,7 @@ class Departures:
         self._accounts = accounts
         self._observer = observer
         self._clock = clock
-        self._call_later = call_later
+        self._deadlines = deadlines
         self._waking = waking
         self._max_grace_s = max_grace_ms / 1000
         self._numbers = itertools.count()
@@ -108,7 +110,7 @@ class Departures:
     def _begin_grace(self, entry: LiveStream, left_by: int, wake: Wake) -> None:
         """It waits for somebody who comes back; those that must not end, since too many do."""
         grace_s = min(entry.stream.terms.grace_s, self._max_grace_s)
-        entry.grace = self._call_later(grace_s, partial(self._abandon, entry))
+        entry.grace = self._deadlines.after(grace_s, entry, self._abandon)
         for crowded_out in self._registry.detach(entry, left_by):
             self._end(crowded_out)
             wake(crowded_out.stream)

@@ -24,6 +24,7 @@ from midstream.protocol import MAX_MILLISECONDS, StreamFrame
 from realtime.hub import free_values
 from realtime.hub.adoptions import Adoptions, another_content
 from realtime.hub.awaited_starts import AwaitedStarts
+from realtime.hub.deadlines import Deadlines
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.departures import Departures
 from realtime.hub.deposits import Deposits
@@ -130,6 +131,7 @@ class Hub:
         self._turns = DecodedTurns()
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
         timing = (self._clock, self._call_later)
+        self._deadlines = Deadlines(self._call_later)
         self.serving = Serving(self.models, self._registry, observer, send, waking, self._quotas, *timing)
         next_number = partial(next, itertools.count())
         self._keepers = Keepers(self.serving, self._clock)
@@ -158,6 +160,7 @@ class Hub:
             waking,
             take_news,
             self._tell_left,
+            self._deadlines,
             *timing,
         )
         self._departures = Departures(
@@ -166,6 +169,7 @@ class Hub:
             self.accounts,
             observer,
             waking,
+            self._deadlines,
             *timing,
             max_grace_ms=max_grace_ms,
         )
@@ -454,7 +458,7 @@ class Hub:
         eta_ms = known.keeper.eta_ms if known is not None and known.keeper is not None else None
         entry = self._starter.make(key, frame, tokens, model, listener, now, parent, turns, eta_ms)
         stream = entry.stream
-        entry.timeout = self._call_later(self._starter.timeout_s(frame), partial(self._time_out, entry))
+        entry.timeout = self._deadlines.after(self._starter.timeout_s(frame), entry, self._time_out)
         self._registry.add(entry)
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
@@ -671,7 +675,7 @@ class Hub:
 
     def _take_in(self, entry: LiveStream, timeout_s: float) -> None:
         """A stream that was adopted."""
-        entry.timeout = self._call_later(max(0.0, timeout_s), partial(self._time_out, entry))
+        entry.timeout = self._deadlines.after(max(0.0, timeout_s), entry, self._time_out)
         self._empty.clear()
         self._incoming.time_hold(entry)
         self._departures.await_somebody(entry)

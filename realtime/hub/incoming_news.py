@@ -12,11 +12,11 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from msgspec.structs import replace
 
 from engine import api
+from realtime.hub.deadlines import Deadlines
 from realtime.hub.decoded_turns import DecodedTurns
 from realtime.hub.long_texts import told
 from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
@@ -55,6 +55,7 @@ class IncomingNews:
         waking: Waking,
         take_elsewhere: Callable[[ServingEngine, api.News], bool],
         tell_left: Callable[[LiveStream], None],
+        deadlines: Deadlines,
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
@@ -69,7 +70,7 @@ class IncomingNews:
         self._turns = turns
         self._observer = observer
         self._clock = clock
-        self._call_later = call_later
+        self._deadlines = deadlines
         self._waking = waking
         self._lines = NewsLines(
             self._take_in,
@@ -279,7 +280,7 @@ class IncomingNews:
         if stream.paused != "tool_call":
             entry.end_hold()
         elif entry.hold is None and stream.terms.tool_hold_s is not None:
-            entry.hold = self._call_later(stream.terms.tool_hold_s, partial(self._release_kv, entry))
+            entry.hold = self._deadlines.after(stream.terms.tool_hold_s, entry, self._release_kv)
 
     def _release_kv(self, entry: LiveStream) -> None:
         entry.stream.release_kv(entry.step)

@@ -197,6 +197,34 @@ def test_a_stream_of_which_many_commands_have_no_reply_is_left_in_a_turn_of_its_
     assert live(server) == []
 
 
+def test_of_many_whose_time_is_over_at_once_some_end_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realtime.hub.deadlines.OVER_A_TURN", 2)
+    server = served()
+    listener = RecordingListener(server)
+    for request_id in "abcde":
+        listener.send(endless(request_id, timeout_ms=1000, credit=protocol.Credit()))
+    rest(server)
+    left = [live(server)]
+    for seconds in (1, 0, 0):
+        server.clock.advance(seconds)
+        rest(server)
+        left.append(live(server))
+    assert left == [["a", "b", "c", "d", "e"], ["c", "d", "e"], ["e"], []]
+
+
+def test_who_comes_back_before_a_streams_turn_to_end_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realtime.hub.deadlines.OVER_A_TURN", 1)
+    server = served(max_grace_ms=1000)
+    waiting(server, "a", "b", "c")
+    server.clock.advance(1)
+    back = RecordingListener(server)
+    back.send(protocol.Attach(request_id="c", after=-1))
+    for _ in range(2):
+        server.clock.advance(0)
+        rest(server)
+    assert (live(server), back.errors) == (["c"], [])
+
+
 def paused(server: SimulatedServer) -> list[str]:
     return [stream.request_id for stream in server.hub.streams if stream.paused]
 

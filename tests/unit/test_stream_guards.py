@@ -3,6 +3,7 @@ nobody is told."""
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any, Literal
 
 import pytest
@@ -666,3 +667,51 @@ def test_whether_a_guard_has_had_its_say_is_known_without_a_look_at_what_others_
         acts.cut(0)
         assert (acts.passed(spent), acts.passed(others)) == (False, True)
     assert lines[0] == lines[1]
+
+
+def test_whether_a_guard_has_had_its_say_hangs_on_no_others_of_its_name() -> None:
+    lines = []
+    for count in (1, 100):
+        acts = Acts()
+        budgets = [Guard(name="b", do="tell", budget=Budget(tokens=1 + at)) for at in range(count)]
+        for index, budget in enumerate(budgets):
+            acts.add(Act(budget, index))
+        with counted() as work:
+            assert acts.passed(budgets[0])
+            assert acts.passed(budgets[0], 0)
+            assert not acts.passed(Guard(name="b", do="tell", regex="b"))
+        lines.append(work.lines)
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("count", [3, 100])
+def test_what_is_taken_back_of_what_guards_did_is_forgotten_wherever_it_stood(count: int) -> None:
+    pausing, rewinding = (
+        Guard(name="b", do="pause", regex="b"),
+        Guard(name="b", do="rewind", regex="c"),
+    )
+    acts = Acts()
+    for index in range(count):
+        acts.add(Act(pausing, index))
+    acts.add(Act(rewinding, count, 65))
+    fork = acts.until(1)
+    acts.cut(1)
+    for one in (acts, fork):
+        assert (one.times("b"), one.bans) == (0, [])
+        assert [one.passed(pausing, index) for index in (0, 1, 2)] == [True, True, False]
+        one.add(Act(rewinding, 2, 66))
+        assert (one.times("b"), one.passed(pausing, 2), one.bans) == (1, False, [(2, 66)])
+    assert acts.bytes == fork.bytes
+
+
+def test_what_guards_did_weighs_what_it_takes() -> None:
+    acts = Acts()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for at in range(1000):
+            acts.add(Act(Guard(name=f"{at:060}", do="tell", budget=Budget(tokens=1 + at)), at))
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held < acts.bytes
