@@ -106,6 +106,12 @@ async def read(stream: midstream.Stream, tokens: int) -> None:
         pass
 
 
+async def read_past_guards(stream: midstream.Stream) -> None:
+    while stream.final is None:
+        if stream.try_next() is None:
+            await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+
+
 async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool = True) -> None:
     """Whatever somebody does to a stream, whether or not it is still there."""
     with suppress(midstream.RequestFinished):
@@ -221,24 +227,38 @@ GUARDS = [
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
-@pytest.mark.parametrize("window", [1, 64])
+@pytest.mark.parametrize("read", [{"window": 1}, {"window": 64}, {"credit": {"limit": 4, "prefetch": 8}}])
 async def test_what_guards_did_they_do_again(
-    shared: Served, tmp_path: Path, guard: dict[str, Any], window: int
+    shared: Served, tmp_path: Path, guard: dict[str, Any], read: dict[str, Any]
 ) -> None:
     async with midstream.connect(shared.http) as client:
         with client.record(tmp_path / "r"):
             guards: Any = [guard | {"name": "g"}]
-            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, window=window, guards=guards)
-            while stream.final is None:
-                if stream.try_next() is not None:
-                    continue
-                await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, guards=guards, **read)
+            await read_past_guards(stream)
     (record,) = midstream.read_records(tmp_path / "r")
     acts = [line for line in record.lines if isinstance(line, Guard)]
     assert bool(acts) == (guard["do"] != "tell")
     assert not any(isinstance(line, Rewind | Lost) for line in record.lines)
     replay = await replayed(shared, record)
     assert replay.difference is None
+
+
+async def test_a_pause_of_a_guard_that_nobody_heard_of_in_time_is_one(shared: Served, tmp_path: Path) -> None:
+    """Who goes on meanwhile lets nothing through, and it pauses there again. And what took effect right at
+    the end may come too late."""
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
+            stream = await client.start(prompt=PROMPT, max_tokens=12, ignore_eos=True, guards=guards)
+            await read_past_guards(stream)
+    (record,) = midstream.read_records(tmp_path / "r")
+    at = next(at for at, line in enumerate(record.lines) if isinstance(line, Guard))
+    unheard = [Resume(stream=1, index=6), record.lines[at]]
+    end = Resume(stream=1, index=12)
+    lines = [*record.lines[: at + 1], *unheard, *record.lines[at + 1 : -1], end, record.lines[-1]]
+    replay = await replayed(shared, Record(record.start, lines))
+    assert (replay.difference, replay.tokens) == (None, 12)
 
 
 async def test_a_stream_may_end_before_where_a_guard_had_found_what_it_took_back(
@@ -273,9 +293,7 @@ async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
             await read(stream, 2)
             forks.append(await client.fork(stream, at=6, seed=5))
             for one in forks:
-                while one.final is None:
-                    if one.try_next() is None:
-                        await (one.resume() if one.pause_reason == "guard" else one.channel.wait())
+                await read_past_guards(one)
     for record in midstream.read_records(tmp_path / "r")[1:]:
         assert (await replayed(shared, record)).difference is None
 

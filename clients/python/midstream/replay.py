@@ -134,18 +134,36 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
     """All of them at once: where a control took effect ahead of what was sent, its output came later."""
     steps = []
     begin, output, final = 0, list[OutputToken](), None
-    for line in lines:
+    for line in _as_heard(lines):
         match line:
             case Tokens():
                 output.extend(_tokens(line))
             case Rewind(index=index) | Guard(index=index):
-                steps.append(_Step(line, begin, output, begin + len(output)))
-                begin, output = index, []
+                stood = begin + len(output)
+                steps.append(_Step(line, begin, output, max(index, stood)))
+                if index <= stood:  # else a guard has looked ahead, and nothing that was sent is void
+                    begin, output = index, []
             case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Forked() | Waits():
                 steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
     return [*steps, _Step(final, begin, output, begin + len(output))]
+
+
+def _as_heard(lines: Iterable[Line]) -> list[Line]:
+    """Who goes on before hearing that a guard has paused does not let it through: it pauses there again,
+    which is one pause."""
+    heard, held, since = list[Line](), None, 0
+    for line in lines:
+        if isinstance(line, Guard) and line == held:
+            heard[since:] = [one for one in heard[since:] if not isinstance(one, Pause | Resume)]
+            continue
+        if isinstance(line, Guard) and line.do == "pause":
+            held, since = line, len(heard)
+        elif isinstance(line, Guard | Rewind | Forked) or (isinstance(line, Adjust) and line.params.guards):
+            held = None  # it would be another's, or of something else
+        heard.append(line)
+    return heard
 
 
 def _tokens(line: Tokens) -> Iterator[OutputToken]:
@@ -194,6 +212,7 @@ class _Player:
     async def play(self) -> Replay:
         try:
             steps = _steps(self._record.lines)
+            self._last = steps[-1]
             for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
                 if isinstance(step.control, Guard):
                     await self._have_guarded(step.control, step, following)
@@ -300,7 +319,7 @@ class _Player:
         if following.place >= self._granted or following.ends_by_itself:
             return
         try:
-            await self._hold()
+            await (stream.pause() if self._paused else self._hold())  # as it was until it was to be guarded
         except RequestFinished:
             self._end_early(following)
         if stream.index > act.index and all(more.index > act.index for more in acts[self._acted :]):
@@ -382,8 +401,8 @@ class _Player:
         options |= {"on_tool_call": forked.on_tool_call, "credit": {"limit": place}, "return_tokens": True}
         async with self._stream as other:
             self._stream = await self._client.fork(other, at=place, window=1, **options)
-        while self._stream.consumed < place:
-            await self._stream.next()  # what it begins with
+        while self._stream.consumed < place and await self._stream.next() is not None:
+            pass  # what it begins with
         self._params |= changed
         self._granted, self._acted = place, 0
         self._paused = self._held = self._onward = False
@@ -446,9 +465,10 @@ class _Player:
         return chunk
 
     def _end_early(self, step: _Step) -> NoReturn:
-        """The stream is over, which is as it should be behind the last token of one that ended by itself."""
-        end = self._stream.consumed
-        if end < step.place or not step.ends_by_itself:
+        """The stream is over, which is as it should be behind the last token that stands of the record,
+        whatever took effect there before its end was told."""
+        end, last = self._stream.consumed, self._last
+        if last.output is not step.output or end < last.place:
             self._difference = Difference(index=end, recorded=step.token(end), replayed=None)
         raise _Ended
 
