@@ -261,6 +261,19 @@ async def test_a_pause_of_a_guard_that_nobody_heard_of_in_time_is_one(shared: Se
     assert (replay.difference, replay.tokens) == (None, 12)
 
 
+async def test_one_that_is_paused_may_be_ended_by_what_is_adjusted(shared: Served, tmp_path: Path) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            stream = await client.start(prompt=PROMPT, window=1, max_tokens=40, ignore_eos=True)
+            await read(stream, 9)
+            await stream.pause()
+            await stream.adjust(max_tokens=5)
+            while stream.final is None:
+                await stream.channel.wait()
+    (record,) = midstream.read_records(tmp_path / "r")
+    assert (await replayed(shared, record)).difference is None
+
+
 async def test_a_stream_may_end_before_where_a_guard_had_found_what_it_took_back(
     shared: Served, tmp_path: Path
 ) -> None:

@@ -200,17 +200,25 @@ class Player {
       const steps = stepsOf(this.#record.lines);
       this.#last = steps.at(-1);
       for (const [number, step] of steps.entries()) {
-        if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, steps[number + 1]);
-        else if (step.control && step.control.type !== "final") {
-          await this.#standAt(Math.max(step.place, this.#floor), step);
-          if (step.control.type === "waits") await this.#endTurn(step);
-          else await this.#apply(step.control, step);
-        } else await this.#finish(step);
+        await this.#play(step, steps[number + 1]).catch((error) => {
+          if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
+          throw error;
+        });
       }
     } catch (error) {
       if (!(error instanceof Ended)) throw error;
     }
     return this.#outcome();
+  }
+
+  /** @param {Step} step @param {Step} next */
+  async #play(step, next) {
+    if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, next);
+    else if (step.control && step.control.type !== "final") {
+      await this.#standAt(Math.max(step.place, this.#floor), step);
+      if (step.control.type === "waits") await this.#endTurn(step);
+      else await this.#apply(step.control);
+    } else await this.#finish(step);
   }
 
   /** @param {number} place @param {Step} step */
@@ -256,12 +264,9 @@ class Player {
     await this.#stream.adjust(onward ? ONWARD : { ignore_eos, stop, max_tokens });
   }
 
-  /** @param {Exclude<ControlLine, {type: "waits"}>} control @param {Step} step */
-  async #apply(control, step) {
-    const effective = await this.#steer(control).catch((error) => {
-      if (error instanceof MidstreamError && error.code === "request_finished") return this.#endEarly(step);
-      throw error;
-    });
+  /** @param {Exclude<ControlLine, {type: "waits"}>} control */
+  async #apply(control) {
+    const effective = await this.#steer(control);
     if (effective !== this.#stream.consumed) {
       throw new Error(`the ${control.type} at token ${control.index} took effect at token ${effective} here`);
     }

@@ -237,6 +237,18 @@ test("behind what another connection put in nothing is recorded", () => {
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
 });
 
+test("a client's own rewind is one also where a guard is about to go back", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  recorder.receive(started());
+  recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
+  recorder.receive({ ...of, type: "guard", index: 0, name: "g", do: "rewind" });
+  recorder.receive({ ...of, type: "rewound", index: 0, text_length: 0, ref: "1" });
+  recorder.receive({ ...of, type: "rewound", index: 0, text_length: 0 });
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tokens", "rewind", "guard"]);
+});
+
 test("a stream that had gone on when it was here again is recorded as far as it was told", () => {
   const recorder = new Recorder();
   recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });

@@ -214,20 +214,26 @@ class _Player:
             steps = _steps(self._record.lines)
             self._last = steps[-1]
             for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
-                if isinstance(step.control, Guard):
-                    await self._have_guarded(step.control, step, following)
-                    continue
-                if isinstance(step.control, Control | Waits):
-                    await self._stand_at(max(step.place, self._floor), step)
-                if isinstance(step.control, Waits):
-                    await self._end_turn(step)
-                elif isinstance(step.control, Control):
-                    await self._apply(step.control, step)
-                else:
-                    await self._finish(step)
+                try:
+                    await self._play(step, following)
+                except RequestFinished:
+                    self._end_early(step)
         except _Ended:
             pass
         return self._outcome()
+
+    async def _play(self, step: _Step, following: _Step) -> None:
+        if isinstance(step.control, Guard):
+            await self._have_guarded(step.control, step, following)
+            return
+        if isinstance(step.control, Control | Waits):
+            await self._stand_at(max(step.place, self._floor), step)
+        if isinstance(step.control, Waits):
+            await self._end_turn(step)
+        elif isinstance(step.control, Control):
+            await self._apply(step.control)
+        else:
+            await self._finish(step)
 
     async def _stand_at(self, place: int, step: _Step) -> None:
         if self._stream.consumed < place:
@@ -350,11 +356,8 @@ class _Player:
         missing = any(call.whole and (call.end or 0) <= index and call.call_id not in told for call in calls)
         return self._stream.pause_reason == "tool_call" and missing
 
-    async def _apply(self, control: Control, step: _Step) -> None:
-        try:
-            effective = await self._steer(control)
-        except RequestFinished:
-            self._end_early(step)
+    async def _apply(self, control: Control) -> None:
+        effective = await self._steer(control)
         if effective != self._stream.consumed:
             name = type(control).__name__.lower()
             raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
