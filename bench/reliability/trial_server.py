@@ -11,9 +11,10 @@ from tests.server.server_process import Served
 
 
 @asynccontextmanager
-async def serving(*options: str) -> AsyncIterator[Served]:
-    """A server with the toy model and a log to be read, which is told if the experiment itself fails."""
-    served = await asyncio.to_thread(Served, *options)
+async def serving(*options: str, scripted: bool = False) -> AsyncIterator[Served]:
+    """A server with the toy model and a log to be read, which is told if the experiment itself fails.
+    `scripted`: whether the model says what it is told to."""
+    served = await asyncio.to_thread(Served, *options, scripted=scripted)
     try:
         yield served
     except BaseException:

@@ -42,6 +42,7 @@ from tests.server.server_process import PATIENCE_S, Served, environment
 PROMPT = "Once upon a time"
 WARM: dict[str, Any] = {"temperature": 1.0, "seed": 11}
 END = 463  # the toy's end token
+PLAYS = 25  # of each kind, on a machine that others keep busy, too; `bench.reliability records` has thousands
 Move = tuple[str, Any]  # what somebody does, and how
 
 
@@ -130,7 +131,7 @@ async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool
 async def recorded(
     server: Served, file: Path, moves: list[Move], *, to_the_end: bool = True, **options: Any
 ) -> Record:
-    async with midstream.connect(server.http) as client:
+    async with asyncio.timeout(PATIENCE_S), midstream.connect(server.http) as client:
         with client.record(file):
             await steer(await client.start(prompt=PROMPT, **options), moves, to_the_end=to_the_end)
     (record,) = midstream.read_records(file)
@@ -145,7 +146,7 @@ async def replayed(server: Served, record: Record) -> midstream.Replay:
 # -- on the same server ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=PLAYS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=st.lists(MOVES, max_size=8), start=STARTS, to_the_end=st.booleans())
 def test_whatever_is_done_to_a_stream_is_replayed_equally(
     shared: Served, moves: list[Move], start: dict[str, Any], to_the_end: bool
@@ -162,7 +163,7 @@ async def forked(
     server: Served, file: Path, moves: list[Move], back: int, others: list[Move], **options: Any
 ) -> Record:
     """Of a fork of a stream that was steered, so many tokens before where that was read to."""
-    async with midstream.connect(server.http) as client:
+    async with asyncio.timeout(PATIENCE_S), midstream.connect(server.http) as client:
         with client.record(file):
             stream = await client.start(prompt=PROMPT, **options)
             await steer(stream, moves, to_the_end=False)
@@ -172,7 +173,7 @@ async def forked(
     return record
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=PLAYS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.lists(MOVES, min_size=1, max_size=8),
     back=st.integers(0, 20),
