@@ -247,7 +247,7 @@ class Player {
       if (!chunk) break;
       this.#compare(chunk, place, step);
     }
-    if (this.#paused) await this.#stream.pause();
+    if (this.#paused && this.#stream.pauseReason !== "guard") await this.#stream.pause();
   }
 
   async #hold() {
@@ -280,7 +280,8 @@ class Player {
       case "pause":
         this.#paused = true;
         this.#held = false;
-        return stream.pause({ kv: control.kv });
+        // Where a guard's came first here, going on is to let it through.
+        return stream.pauseReason === "guard" ? stream.consumed : stream.pause({ kv: control.kv });
       case "resume":
         // Where it would run on at once, it is still held until it is to go on.
         this.#held ||= stream.consumed < this.#granted;

@@ -10,7 +10,7 @@ steered it away from, and `ONWARD` keeps it from ending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 from msgspec import Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
@@ -249,7 +249,7 @@ class _Player:
         while self._stream.consumed < self._granted and (chunk := await self._next(step)) is not None:
             self._compare(chunk, place, step)
         self._held = False
-        if self._paused:
+        if self._paused and self._stream.pause_reason != "guard":
             await self._stream.pause()
 
     def _grant(self, limit: int) -> None:
@@ -369,8 +369,7 @@ class _Player:
         stream = self._stream
         match control:
             case Pause(kv=kv):
-                self._paused, self._held = True, False
-                return await stream.pause(kv=kv)
+                return await self._pause(kv)
             case Resume():
                 return await self._resume()
             case Adjust(params=params):
@@ -392,6 +391,12 @@ class _Player:
                 return await self._rewind(index)
             case Forked():
                 return await self._fork(control)
+
+    async def _pause(self, kv: Literal["hold", "release"]) -> int:
+        """Where a guard's came first here, going on is to let it through."""
+        self._paused, self._held = True, False
+        stream = self._stream
+        return stream.consumed if stream.pause_reason == "guard" else await stream.pause(kv=kv)
 
     async def _fork(self, forked: Forked) -> int:
         """A fork runs, whatever its stream does, which may have ended here, and has from it what guards have
