@@ -3,8 +3,8 @@
 `python -m bench.reliability [name ...] [--scale 0.01]` runs some of them, or less of each: with `deaths
 --scale 0.1` a hundred engines are killed. `abuse --attack-s 2` has all attacks, each for two seconds,
 and `abuse --attack "fork, all, 50"` one, on a server of its own. `stories --seed 40017` tells one of them
-again, line by line, and `growth --state calls` does all that may be done to a stream with many calls. Seeds
-stand in the modules: the same command does the same again.
+again, line by line, `records --seed 50017` plays one, and `growth --state calls` does all that may be done
+to a stream with many calls. Seeds stand in the modules: the same command does the same again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EXPERIMENTS = (
     "draws",
     "fuzz",
     "stories",
+    "records",
     "growth",
     "abuse",
     "deaths",
@@ -52,7 +53,7 @@ EXPERIMENTS = (
     "soak",
 )
 # What may be asked of each beside.
-OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",), "growth": ("states",)}
+OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",), "records": ("seeds",), "growth": ("states",)}
 MOST_S = 7200.0  # for one of them
 RESULTS = Path("bench/results/reliability.json")  # and the table beside it
 SAID = {"name", "goal", "met", "scale", "took_s"}  # what has a column of its own
@@ -64,7 +65,9 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="how much of each, from 0 to 1")
     parser.add_argument("--attack-s", type=float, help="seconds of each attack of `abuse`")
     parser.add_argument("--attack", action="append", dest="attacks", help="one of `abuse`, by itself")
-    parser.add_argument("--seed", type=int, action="append", dest="seeds", help="one of `stories`, aloud")
+    parser.add_argument(
+        "--seed", type=int, action="append", dest="seeds", help="one of `stories` or `records`, aloud"
+    )
     parser.add_argument("--state", action="append", dest="states", help="one of `growth`, by itself")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(EXPERIMENTS):

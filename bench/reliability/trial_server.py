@@ -11,10 +11,11 @@ from tests.server.server_process import Served
 
 
 @asynccontextmanager
-async def serving(*options: str, loaded: bool = True) -> AsyncIterator[Served]:
-    """A server with the toy model and a log to be read, which is told if the experiment itself fails. One of
-    which memory or pace is measured starts as a user's, and is not `loaded`."""
-    served = await asyncio.to_thread(Served, *options, loaded=loaded)
+async def serving(*options: str, scripted: bool = False, loaded: bool = True) -> AsyncIterator[Served]:
+    """A server with the toy model and a log to be read, which is told if the experiment itself fails.
+    `scripted`: whether the model says what it is told to. One of which memory or pace is measured starts as a
+    user's, and is not `loaded`."""
+    served = await asyncio.to_thread(Served, *options, scripted=scripted, loaded=loaded)
     try:
         yield served
     except BaseException:

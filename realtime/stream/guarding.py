@@ -88,9 +88,10 @@ class Guarding:
         self._outbox.put(self._told.rewound(index))
 
     def let_through(self) -> None:
-        """Who goes on from where a guard has paused means what was found."""
-        if self.held_by is not None and not self._commands.waiting:
-            self._context.acts.add(Act(self.held_by.guard, self.held_by.index))
+        """Who goes on from where a guard has paused means what was found, unless that is taken back."""
+        found = self.held_by
+        if found and found.index <= len(self._context.output) and not self._commands.waiting:
+            self._context.acts.add(Act(found.guard, found.index))
 
     def take_acted(self) -> list[GuardAction]:
         acted, self._acted = self._acted, []

@@ -42,6 +42,7 @@ from tests.server.server_process import PATIENCE_S, Served, environment
 PROMPT = "Once upon a time"
 WARM: dict[str, Any] = {"temperature": 1.0, "seed": 11}
 END = 463  # the toy's end token
+PLAYS = 25  # of each kind, on a machine that others keep busy, too; `bench.reliability records` has thousands
 Move = tuple[str, Any]  # what somebody does, and how
 
 
@@ -106,6 +107,12 @@ async def read(stream: midstream.Stream, tokens: int) -> None:
         pass
 
 
+async def read_past_guards(stream: midstream.Stream) -> None:
+    while stream.final is None:
+        if stream.try_next() is None:
+            await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+
+
 async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool = True) -> None:
     """Whatever somebody does to a stream, whether or not it is still there."""
     with suppress(midstream.RequestFinished):
@@ -124,7 +131,7 @@ async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool
 async def recorded(
     server: Served, file: Path, moves: list[Move], *, to_the_end: bool = True, **options: Any
 ) -> Record:
-    async with midstream.connect(server.http) as client:
+    async with asyncio.timeout(PATIENCE_S), midstream.connect(server.http) as client:
         with client.record(file):
             await steer(await client.start(prompt=PROMPT, **options), moves, to_the_end=to_the_end)
     (record,) = midstream.read_records(file)
@@ -139,7 +146,7 @@ async def replayed(server: Served, record: Record) -> midstream.Replay:
 # -- on the same server ----------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=PLAYS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=st.lists(MOVES, max_size=8), start=STARTS, to_the_end=st.booleans())
 def test_whatever_is_done_to_a_stream_is_replayed_equally(
     shared: Served, moves: list[Move], start: dict[str, Any], to_the_end: bool
@@ -156,7 +163,7 @@ async def forked(
     server: Served, file: Path, moves: list[Move], back: int, others: list[Move], **options: Any
 ) -> Record:
     """Of a fork of a stream that was steered, so many tokens before where that was read to."""
-    async with midstream.connect(server.http) as client:
+    async with asyncio.timeout(PATIENCE_S), midstream.connect(server.http) as client:
         with client.record(file):
             stream = await client.start(prompt=PROMPT, **options)
             await steer(stream, moves, to_the_end=False)
@@ -166,7 +173,7 @@ async def forked(
     return record
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=PLAYS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.lists(MOVES, min_size=1, max_size=8),
     back=st.integers(0, 20),
@@ -221,24 +228,51 @@ GUARDS = [
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
-@pytest.mark.parametrize("window", [1, 64])
+@pytest.mark.parametrize("read", [{"window": 1}, {"window": 64}, {"credit": {"limit": 4, "prefetch": 8}}])
 async def test_what_guards_did_they_do_again(
-    shared: Served, tmp_path: Path, guard: dict[str, Any], window: int
+    shared: Served, tmp_path: Path, guard: dict[str, Any], read: dict[str, Any]
 ) -> None:
     async with midstream.connect(shared.http) as client:
         with client.record(tmp_path / "r"):
             guards: Any = [guard | {"name": "g"}]
-            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, window=window, guards=guards)
-            while stream.final is None:
-                if stream.try_next() is not None:
-                    continue
-                await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, guards=guards, **read)
+            await read_past_guards(stream)
     (record,) = midstream.read_records(tmp_path / "r")
     acts = [line for line in record.lines if isinstance(line, Guard)]
     assert bool(acts) == (guard["do"] != "tell")
     assert not any(isinstance(line, Rewind | Lost) for line in record.lines)
     replay = await replayed(shared, record)
     assert replay.difference is None
+
+
+async def test_a_pause_of_a_guard_that_nobody_heard_of_in_time_is_one(shared: Served, tmp_path: Path) -> None:
+    """Who goes on meanwhile lets nothing through, and it pauses there again. And what took effect right at
+    the end may come too late."""
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
+            stream = await client.start(prompt=PROMPT, max_tokens=12, ignore_eos=True, guards=guards)
+            await read_past_guards(stream)
+    (record,) = midstream.read_records(tmp_path / "r")
+    at = next(at for at, line in enumerate(record.lines) if isinstance(line, Guard))
+    unheard = [Resume(stream=1, index=6), record.lines[at]]
+    end = Resume(stream=1, index=12)
+    lines = [*record.lines[: at + 1], *unheard, *record.lines[at + 1 : -1], end, record.lines[-1]]
+    replay = await replayed(shared, Record(record.start, lines))
+    assert (replay.difference, replay.tokens) == (None, 12)
+
+
+async def test_one_that_is_paused_may_be_ended_by_what_is_adjusted(shared: Served, tmp_path: Path) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            stream = await client.start(prompt=PROMPT, window=1, max_tokens=40, ignore_eos=True)
+            await read(stream, 9)
+            await stream.pause()
+            await stream.adjust(max_tokens=5)
+            while stream.final is None:
+                await stream.channel.wait()
+    (record,) = midstream.read_records(tmp_path / "r")
+    assert (await replayed(shared, record)).difference is None
 
 
 async def test_a_stream_may_end_before_where_a_guard_had_found_what_it_took_back(
@@ -273,9 +307,7 @@ async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
             await read(stream, 2)
             forks.append(await client.fork(stream, at=6, seed=5))
             for one in forks:
-                while one.final is None:
-                    if one.try_next() is None:
-                        await (one.resume() if one.pause_reason == "guard" else one.channel.wait())
+                await read_past_guards(one)
     for record in midstream.read_records(tmp_path / "r")[1:]:
         assert (await replayed(shared, record)).difference is None
 

@@ -15,6 +15,7 @@ from midstream.record_format import (
     Amend,
     Final,
     Forked,
+    Guard,
     Inject,
     Line,
     Lost,
@@ -102,6 +103,15 @@ def test_streams_stand_beside_and_behind_each_other() -> None:
 def start(**fields: Any) -> dict[str, Any]:
     whole: dict[str, Any] = json.loads(text(START))
     return {name: value for name, value in (whole | fields).items() if value is not ...}
+
+
+def test_a_guard_looks_ahead_of_what_was_sent() -> None:
+    lines: list[Line] = [
+        Tokens(stream=1, index=0, text="a", tokens=[97]),
+        Guard(stream=1, index=3, name="g", do="rewind"),
+        Tokens(stream=1, index=1, text="bcd", tokens=[98, 99, 100]),
+    ]
+    assert parse_records(text(START, *lines))[0].lines == lines
 
 
 TOKENS: dict[str, Any] = {"type": "tokens", "stream": 1, "index": 0, "text": "a", "tokens": [97]}

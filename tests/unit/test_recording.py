@@ -72,6 +72,20 @@ def token(index: int = 0) -> protocol.Token:
     return protocol.Token(request_id="r", index=index, count=2, delta="ab", tokens=[97, 98], logprobs=told)
 
 
+def test_a_clients_own_rewind_is_one_also_where_a_guard_is_about_to_go_back() -> None:
+    recorded = Recorded()
+    recorded.receive(
+        token(),
+        protocol.Guarded(request_id="r", index=1, name="g", do="rewind"),
+        protocol.Rewound(request_id="r", index=1, text_length=1, ref="1"),
+        protocol.Rewound(request_id="r", index=1, text_length=1),
+    )
+    assert recorded.behind_the_start[1:] == [
+        Rewind(stream=1, index=1),
+        Guard(stream=1, index=1, name="g", do="rewind"),
+    ]
+
+
 def test_a_start_is_recorded_as_the_server_resolved_it() -> None:
     assert Recorded().lines == [
         Start(

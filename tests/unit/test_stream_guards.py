@@ -104,14 +104,17 @@ def test_a_pause_goes_to_the_engine_with_its_rewind_however_many_commands_are_un
     assert lone.commands == [api.Truncate(7, 7), api.Pause(7)]
 
 
-def test_what_is_put_in_where_it_paused_lets_nothing_through() -> None:
+@pytest.mark.parametrize("is_known", [False, True])
+def test_what_is_put_in_where_it_paused_lets_nothing_through(is_known: bool) -> None:
     lone = begun(Guard(name="ask", do="pause", regex="secret"))
     lone.write("secret")
     lone.answer(api.Truncated(5), api.Paused(5))
     lone.take()
     lone.steer(protocol.Rewind(request_id="a", to=3))
+    if is_known:  # to whoever has it go on
+        lone.answer(api.Truncated(3))
     lone.steer(protocol.Resume(request_id="a"))
-    lone.answer(api.Truncated(3), api.Resumed(3))
+    lone.answer(*[] if is_known else [api.Truncated(3)], api.Resumed(3))
     lone.take()
     lone.write("ret")
     assert act(lone).index == 5

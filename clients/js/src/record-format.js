@@ -148,7 +148,8 @@ function endAfter(line, end, place) {
     return end + line.tokens.length;
   }
   if (line.type === "forked" && line.index !== end) throw new RecordError(`${place}: it is forked at token ${line.index}, but ${end} stand`);
-  if (line.type !== "rewind" && line.type !== "guard") return end;
+  if (line.type === "guard") return Math.min(line.index, end); // it may have looked ahead of what had been sent
+  if (line.type !== "rewind") return end;
   if (line.index > end) throw new RecordError(`${place}: it rewinds to token ${line.index}, but ${end} stand`);
   return line.index;
 }

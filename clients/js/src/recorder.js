@@ -117,7 +117,8 @@ export class Recorder {
         for (const call of this.#results.keys()) {
           if (!this.#calls.includes(call) || Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
         }
-        return act || this.#guardActs.pending ? undefined : this.#add({ type: "rewind", stream, index: event.index }, event.seq);
+        if (act || (this.#guardActs.pending && !event.ref)) return;
+        return this.#add({ type: "rewind", stream, index: event.index }, event.seq);
       case "paused":
         this.#paused = event.reason;
         if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
@@ -213,7 +214,7 @@ function endOf(lines) {
   let end = 0;
   for (const line of lines) {
     if (line.type === "tokens") end = line.index + line.tokens.length;
-    if (line.type === "rewind" || line.type === "guard") end = line.index;
+    if (line.type === "rewind" || line.type === "guard") end = Math.min(line.index, end);
   }
   return end;
 }

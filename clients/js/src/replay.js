@@ -75,17 +75,40 @@ export async function replay(client, record, { signal, onchunk } = {}) {
   }
 }
 
+/**
+ * Who goes on before hearing that a guard has paused does not let it through: it pauses there again, which is one pause.
+ * @param {Line[]} lines
+ */
+function asHeard(lines) {
+  /** @type {Line[]} */ let heard = [];
+  /** @type {GuardLine | null} */ let held = null;
+  let since = 0;
+  for (const line of lines) {
+    if (line.type === "guard" && held && line.name === held.name && line.do === held.do && line.index === held.index) {
+      heard = heard.filter(({ type }, at) => at < since || (type !== "pause" && type !== "resume"));
+      continue;
+    }
+    if (line.type === "guard" && line.do === "pause") [held, since] = [line, heard.length];
+    // It would be another's, or of something else.
+    else if (["guard", "rewind", "forked"].includes(line.type) || (line.type === "adjust" && line.params.guards)) held = null;
+    heard.push(line);
+  }
+  return heard;
+}
+
 /** All of them at once: where a control took effect ahead of what was sent, its output came later. @param {Line[]} lines */
 function stepsOf(lines) {
   /** @type {Step[]} */ const steps = [];
   /** @type {FinalLine | null} */ let final = null;
   let begin = 0;
   /** @type {OutputToken[]} */ let output = [];
-  for (const line of lines) {
+  for (const line of asHeard(lines)) {
     if (line.type === "tokens") output.push(...tokensOf(line));
     else if (line.type === "final") final = line;
     else if (line.type === "rewind" || line.type === "guard") {
-      steps.push({ control: line, begin, output, place: begin + output.length, ends: false });
+      const stood = begin + output.length;
+      steps.push({ control: line, begin, output, place: Math.max(line.index, stood), ends: false });
+      if (line.index > stood) continue; // a guard has looked ahead, and nothing that was sent is void
       begin = line.index;
       output = [];
     } else if (line.type !== "start" && line.type !== "moved" && line.type !== "lost") {
@@ -138,6 +161,7 @@ class Player {
   #held = false; // by us
   #onward = false;
   #compared = 0;
+  /** @type {Step | undefined} */ #last;
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -174,18 +198,27 @@ class Player {
   async play() {
     try {
       const steps = stepsOf(this.#record.lines);
+      this.#last = steps.at(-1);
       for (const [number, step] of steps.entries()) {
-        if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, steps[number + 1]);
-        else if (step.control && step.control.type !== "final") {
-          await this.#standAt(Math.max(step.place, this.#floor), step);
-          if (step.control.type === "waits") await this.#endTurn(step);
-          else await this.#apply(step.control, step);
-        } else await this.#finish(step);
+        await this.#play(step, steps[number + 1]).catch((error) => {
+          if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
+          throw error;
+        });
       }
     } catch (error) {
       if (!(error instanceof Ended)) throw error;
     }
     return this.#outcome();
+  }
+
+  /** @param {Step} step @param {Step} next */
+  async #play(step, next) {
+    if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, next);
+    else if (step.control && step.control.type !== "final") {
+      await this.#standAt(Math.max(step.place, this.#floor), step);
+      if (step.control.type === "waits") await this.#endTurn(step);
+      else await this.#apply(step.control);
+    } else await this.#finish(step);
   }
 
   /** @param {number} place @param {Step} step */
@@ -214,7 +247,7 @@ class Player {
       if (!chunk) break;
       this.#compare(chunk, place, step);
     }
-    if (this.#paused) await this.#stream.pause();
+    if (this.#paused && this.#stream.pauseReason !== "guard") await this.#stream.pause();
   }
 
   async #hold() {
@@ -231,12 +264,9 @@ class Player {
     await this.#stream.adjust(onward ? ONWARD : { ignore_eos, stop, max_tokens });
   }
 
-  /** @param {Exclude<ControlLine, {type: "waits"}>} control @param {Step} step */
-  async #apply(control, step) {
-    const effective = await this.#steer(control).catch((error) => {
-      if (error instanceof MidstreamError && error.code === "request_finished") return this.#endEarly(step);
-      throw error;
-    });
+  /** @param {Exclude<ControlLine, {type: "waits"}>} control */
+  async #apply(control) {
+    const effective = await this.#steer(control);
     if (effective !== this.#stream.consumed) {
       throw new Error(`the ${control.type} at token ${control.index} took effect at token ${effective} here`);
     }
@@ -250,7 +280,8 @@ class Player {
       case "pause":
         this.#paused = true;
         this.#held = false;
-        return stream.pause({ kv: control.kv });
+        // Where a guard's came first here, going on is to let it through.
+        return stream.pauseReason === "guard" ? stream.consumed : stream.pause({ kv: control.kv });
       case "resume":
         // Where it would run on at once, it is still held until it is to go on.
         this.#held ||= stream.consumed < this.#granted;
@@ -362,8 +393,9 @@ class Player {
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
     if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted || next.ends) return;
     // It runs on, to where it was granted; unless it comes to its own end there.
-    await this.#hold().catch((error) => {
-      if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
+    const paused = this.#paused ? stream.pause() : this.#hold(); // as it was until it was to be guarded
+    await paused.catch((error) => {
+      if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(next);
       throw error;
     });
     if (stream.index > act.index && this.#heard.acts.every(({ index }) => index > act.index)) await this.#rewind(act.index);
@@ -412,10 +444,13 @@ class Player {
     return chunk;
   }
 
-  /** It is over, as it should behind the last token of one that ended by itself. @param {Step} step @returns {never} */
+  /**
+   * It is over, as it should behind the last token that stands of the record, whatever took effect there before its end was
+   * told. @param {Step} step @returns {never}
+   */
   #endEarly(step) {
     const index = this.#stream.consumed;
-    if (index < step.place || !step.ends) {
+    if (step.output !== this.#last?.output || index < this.#last.place) {
       const recorded = step.output[index - step.begin] ?? null;
       this.#difference = { index, recorded, replayed: null, recordedLogprobHere: null };
     }

@@ -68,18 +68,33 @@ withAndWithoutWorker("replay", [], (fixture) => {
     }
   });
 
-  for (const guard of GUARDS) {
-    test(`what guards did they do again: ${JSON.stringify(guard)}`, async () => {
-      const recorder = new Recorder();
-      const guards = [{ name: "g", ...guard }];
-      const stream = await fixture.client.start({ prompt: "Once upon a time", seed: 5, max_tokens: 40, guards, recorder });
-      while (!stream.final) {
-        const news = stream.news();
-        if (stream.tryNext()) continue;
-        if (stream.pauseReason === "guard") await stream.resume();
-        if (!stream.final) await news; // it may come behind the answer
-      }
-      const [record] = parseRecords(recorder.text);
+  /** @param {object} options @returns {Promise<import("../src/record-format.js").StreamRecord>} */
+  const guarded = async (options) => {
+    const recorder = new Recorder();
+    const stream = await fixture.client.start({ prompt: "Once upon a time", seed: 5, max_tokens: 40, ...options, recorder });
+    while (!stream.final) {
+      const news = stream.news();
+      if (stream.tryNext()) continue;
+      if (stream.pauseReason === "guard") await stream.resume();
+      if (!stream.final) await news; // it may come behind the answer
+    }
+    return parseRecords(recorder.text)[0];
+  };
+
+  test("a pause of a guard that nobody heard of in time is one, and what comes right at the end may come too late", async () => {
+    const guards = [{ name: "g", do: "pause", budget: { tokens: 6 } }];
+    const { start, lines } = await guarded({ guards, max_tokens: 12, ignore_eos: true });
+    const resume = (/** @type {number} */ index) => /** @type {const} */ ({ type: "resume", stream: 1, index });
+    const at = lines.findIndex(({ type }) => type === "guard");
+    lines.splice(at + 1, 0, resume(6), lines[at]);
+    lines.splice(-1, 0, resume(12));
+    const { difference, tokens } = await replay(fixture.client, { start, lines });
+    assert.deepEqual([difference, tokens], [null, 12]);
+  });
+
+  for (const [guard, credit] of GUARDS.flatMap((guard) => [[guard], [guard, { limit: 4, prefetch: 8 }]])) {
+    test(`what guards did they do again: ${JSON.stringify([guard, credit])}`, async () => {
+      const record = await guarded({ guards: [{ name: "g", ...guard }], credit });
       assert.ok(record.lines.some(({ type }) => type === "guard"));
       assert.ok(!record.lines.some(({ type }) => type === "rewind" || type === "lost"));
       assert.equal((await replay(fixture.client, record)).difference, null);
@@ -220,6 +235,18 @@ test("behind what another connection put in nothing is recorded", () => {
   recorder.receive({ ...of, type: "token", seq: 3, index: 1, count: 1, delta: "b", tokens: [98] });
   const [{ lines }] = parseRecords(recorder.text);
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "lost"]);
+});
+
+test("a client's own rewind is one also where a guard is about to go back", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  recorder.receive(started());
+  recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
+  recorder.receive({ ...of, type: "guard", index: 0, name: "g", do: "rewind" });
+  recorder.receive({ ...of, type: "rewound", index: 0, text_length: 0, ref: "1" });
+  recorder.receive({ ...of, type: "rewound", index: 0, text_length: 0 });
+  const [{ lines }] = parseRecords(recorder.text);
+  assert.deepEqual(lines.map(({ type }) => type), ["tokens", "rewind", "guard"]);
 });
 
 test("a stream that had gone on when it was here again is recorded as far as it was told", () => {

@@ -283,9 +283,9 @@ class _Reader:
                     raise RecordError(f"{place}: {len(tokens)} tokens have {len(logprobs)} logprobs")
                 self._end[line.stream] = index + len(tokens)
             case Rewind(index=index) | Guard(index=index):
-                if index > end:
+                if index > end and isinstance(line, Rewind):  # a guard looks ahead of what was sent
                     raise RecordError(f"{place}: it rewinds to token {index}, but {end} stand")
-                self._end[line.stream] = index
+                self._end[line.stream] = min(index, end)
             case Forked(index=index):
                 if index != end:
                     raise RecordError(f"{place}: it is forked at token {index}, but {end} stand")

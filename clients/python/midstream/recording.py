@@ -180,7 +180,7 @@ class StreamRecorder:
                 del self._calls[event.tool_calls :]
                 stand = [call for call in self._calls if self._ends.get(call, index) <= index]
                 self._results = {call: one for call, one in self._results.items() if call in stand}
-                if act is None and self._guard_acts.pending is None:
+                if act is None and (event.ref is not None or self._guard_acts.pending is None):
                     self._write(record_format.Rewind(stream=number, index=index))
             case protocol.Paused():
                 self._write_pause(event, frame)

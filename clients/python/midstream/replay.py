@@ -10,7 +10,7 @@ steered it away from, and `ONWARD` keeps it from ending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
 
 from msgspec import Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
@@ -134,18 +134,36 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
     """All of them at once: where a control took effect ahead of what was sent, its output came later."""
     steps = []
     begin, output, final = 0, list[OutputToken](), None
-    for line in lines:
+    for line in _as_heard(lines):
         match line:
             case Tokens():
                 output.extend(_tokens(line))
             case Rewind(index=index) | Guard(index=index):
-                steps.append(_Step(line, begin, output, begin + len(output)))
-                begin, output = index, []
+                stood = begin + len(output)
+                steps.append(_Step(line, begin, output, max(index, stood)))
+                if index <= stood:  # else a guard has looked ahead, and nothing that was sent is void
+                    begin, output = index, []
             case Pause() | Resume() | Adjust() | Inject() | ToolResult() | Amend() | Forked() | Waits():
                 steps.append(_Step(line, begin, output, line.index))
             case Final():
                 final = line
     return [*steps, _Step(final, begin, output, begin + len(output))]
+
+
+def _as_heard(lines: Iterable[Line]) -> list[Line]:
+    """Who goes on before hearing that a guard has paused does not let it through: it pauses there again,
+    which is one pause."""
+    heard, held, since = list[Line](), None, 0
+    for line in lines:
+        if isinstance(line, Guard) and line == held:
+            heard[since:] = [one for one in heard[since:] if not isinstance(one, Pause | Resume)]
+            continue
+        if isinstance(line, Guard) and line.do == "pause":
+            held, since = line, len(heard)
+        elif isinstance(line, Guard | Rewind | Forked) or (isinstance(line, Adjust) and line.params.guards):
+            held = None  # it would be another's, or of something else
+        heard.append(line)
+    return heard
 
 
 def _tokens(line: Tokens) -> Iterator[OutputToken]:
@@ -194,21 +212,28 @@ class _Player:
     async def play(self) -> Replay:
         try:
             steps = _steps(self._record.lines)
+            self._last = steps[-1]
             for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
-                if isinstance(step.control, Guard):
-                    await self._have_guarded(step.control, step, following)
-                    continue
-                if isinstance(step.control, Control | Waits):
-                    await self._stand_at(max(step.place, self._floor), step)
-                if isinstance(step.control, Waits):
-                    await self._end_turn(step)
-                elif isinstance(step.control, Control):
-                    await self._apply(step.control, step)
-                else:
-                    await self._finish(step)
+                try:
+                    await self._play(step, following)
+                except RequestFinished:
+                    self._end_early(step)
         except _Ended:
             pass
         return self._outcome()
+
+    async def _play(self, step: _Step, following: _Step) -> None:
+        if isinstance(step.control, Guard):
+            await self._have_guarded(step.control, step, following)
+            return
+        if isinstance(step.control, Control | Waits):
+            await self._stand_at(max(step.place, self._floor), step)
+        if isinstance(step.control, Waits):
+            await self._end_turn(step)
+        elif isinstance(step.control, Control):
+            await self._apply(step.control)
+        else:
+            await self._finish(step)
 
     async def _stand_at(self, place: int, step: _Step) -> None:
         if self._stream.consumed < place:
@@ -224,7 +249,7 @@ class _Player:
         while self._stream.consumed < self._granted and (chunk := await self._next(step)) is not None:
             self._compare(chunk, place, step)
         self._held = False
-        if self._paused:
+        if self._paused and self._stream.pause_reason != "guard":
             await self._stream.pause()
 
     def _grant(self, limit: int) -> None:
@@ -300,7 +325,7 @@ class _Player:
         if following.place >= self._granted or following.ends_by_itself:
             return
         try:
-            await self._hold()
+            await (stream.pause() if self._paused else self._hold())  # as it was until it was to be guarded
         except RequestFinished:
             self._end_early(following)
         if stream.index > act.index and all(more.index > act.index for more in acts[self._acted :]):
@@ -331,11 +356,8 @@ class _Player:
         missing = any(call.whole and (call.end or 0) <= index and call.call_id not in told for call in calls)
         return self._stream.pause_reason == "tool_call" and missing
 
-    async def _apply(self, control: Control, step: _Step) -> None:
-        try:
-            effective = await self._steer(control)
-        except RequestFinished:
-            self._end_early(step)
+    async def _apply(self, control: Control) -> None:
+        effective = await self._steer(control)
         if effective != self._stream.consumed:
             name = type(control).__name__.lower()
             raise ReplayError(f"the {name} at token {control.index} took effect at token {effective} here")
@@ -347,8 +369,7 @@ class _Player:
         stream = self._stream
         match control:
             case Pause(kv=kv):
-                self._paused, self._held = True, False
-                return await stream.pause(kv=kv)
+                return await self._pause(kv)
             case Resume():
                 return await self._resume()
             case Adjust(params=params):
@@ -370,6 +391,12 @@ class _Player:
                 return await self._rewind(index)
             case Forked():
                 return await self._fork(control)
+
+    async def _pause(self, kv: Literal["hold", "release"]) -> int:
+        """Where a guard's came first here, going on is to let it through."""
+        self._paused, self._held = True, False
+        stream = self._stream
+        return stream.consumed if stream.pause_reason == "guard" else await stream.pause(kv=kv)
 
     async def _fork(self, forked: Forked) -> int:
         """A fork runs, whatever its stream does, which may have ended here, and has from it what guards have
@@ -446,9 +473,10 @@ class _Player:
         return chunk
 
     def _end_early(self, step: _Step) -> NoReturn:
-        """The stream is over, which is as it should be behind the last token of one that ended by itself."""
-        end = self._stream.consumed
-        if end < step.place or not step.ends_by_itself:
+        """The stream is over, which is as it should be behind the last token that stands of the record,
+        whatever took effect there before its end was told."""
+        end, last = self._stream.consumed, self._last
+        if last.output is not step.output or end < last.place:
             self._difference = Difference(index=end, recorded=step.token(end), replayed=None)
         raise _Ended
 
