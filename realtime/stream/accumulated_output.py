@@ -149,14 +149,15 @@ class Output:
         return list(tokens + self.tokens[start:])
 
     def place(self, behind: int) -> tuple[int, int]:
-        """Of the first so many tokens, injections among them: how many are output, and how many are not."""
+        """Of the first so many tokens, or all if there are fewer, injections among them: how many are output,
+        and how many are not."""
         injected = 0
         for index, tokens in self.injections:
             stays = min(len(tokens), behind - injected - index)
             if stays <= 0:
                 break
             injected += stays
-        return behind - injected, injected
+        return min(behind - injected, len(self)), injected
 
     def known_from(self, index: int, number: int, until: int) -> Iterator[int]:
         """All that stands from output token `index` and injection `number` on, to before token `until`."""

@@ -53,6 +53,7 @@ class Injected(Struct):
     index: int  # of the output token behind it
     tokens: array[int]
     new_turn: bool
+    calls: int  # that had begun before
 
 
 class Copy(NamedTuple):
@@ -100,7 +101,8 @@ class SpannedText:
         self._injected_tokens = 0
         self._unread = array("i")  # of the last injection
         self.bytes_read = 0  # of injections, ever
-        self._turns: list[int] = []  # where injections opened one
+        self._turns: list[Injected] = []  # those that opened one
+        self._has_whole = False  # calls, in the last turn: asked for with every token
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
         self._amended: str | None = None  # the call that is being written anew
@@ -111,7 +113,7 @@ class SpannedText:
 
     @property
     def stopped(self) -> str | None:
-        if self.one_call and self.called:
+        if self.one_call and self._has_whole:
             return ""
         return self._content.stopped
 
@@ -153,12 +155,12 @@ class SpannedText:
     def turn_calls(self) -> list[Call]:
         """Those of the model's last turn."""
         self._read_all()
-        return [call for call in self.calls if call.index >= self.turn_begin]
+        return self.calls[self._turns[-1].calls if self._turns else 0 :]
 
     @property
     def turn_begin(self) -> int:
         """The output token with which the model's last turn begins."""
-        return self._turns[-1] if self._turns else 0
+        return self._turns[-1].index if self._turns else 0
 
     def turn_texts(self, tokens: Sequence[int]) -> tuple[str, str]:
         """The content of that turn, and its reasoning."""
@@ -208,11 +210,12 @@ class SpannedText:
                 _answered(call, self._fed) if call.answered is None and call.call_id in answers else call
                 for call in self.calls
             ]
-        injected = Injected(self._fed, array("i", tokens), new_turn)
+        injected = Injected(self._fed, array("i", tokens), new_turn, len(self.calls))
         self._injected.append(injected)
-        self._turns += [self._fed] if new_turn else []
         self._injected_tokens += len(tokens)
         if new_turn:
+            self._turns.append(injected)
+            self._has_whole = False
             self._add(_inject(self._reader, injected))
             self._note_read(tokens)
         else:
@@ -268,7 +271,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
-        del self._turns[bisect_right(self._turns, index) :]
+        del self._turns[bisect_right(self._turns, index, key=_INDEX) :]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
@@ -285,6 +288,7 @@ class SpannedText:
             call if call.answered is None or call.answered <= index else _answered(call, None)
             for call in calls
         ]
+        self._has_whole = any(call.end is not None for call in self.turn_calls)
         self._beside = []
         return self
 
@@ -359,7 +363,7 @@ class SpannedText:
         self._read_all()
         self._injected, before = _first_of(self._injected, count), self._injected
         self._injected_tokens = count
-        self._turns = [one.index for one in self._injected if one.new_turn]
+        self._turns = [one for one in self._injected if one.new_turn]
         whole = _in_common(self._injected, before)
         while self._copies[-1].injected > whole:
             self._copied_bytes -= self._copies.pop().bytes
@@ -423,7 +427,7 @@ class SpannedText:
 
     def _end_call(self, call: Call, end: int) -> None:
         """A piece for each token takes several times its arguments."""
-        call.end, pieces = end, call.arguments
+        call.end, pieces, self._has_whole = end, call.arguments, True
         call.arguments = ["".join(pieces)]
         self._text_bytes += _weight(call.arguments) - _weight(pieces)
 

@@ -996,7 +996,8 @@ class Stream:
         self._refuse_pending()  # also what would take back what stands: nothing is withheld
         self._reading_on.put_beside(len(self.output), self.output.flush())
         spans = self.output.spans
-        if reason == "stop" and why in (None, "eos") and spans is not None and spans.called:
+        one_was_enough = reason == "stop" and why is None
+        if one_was_enough or (reason == "stop" and why == "eos" and spans is not None and spans.called):
             reason = "tool_calls"
         self._reading_on.rest = self._conclusion = None
         self.final = protocol.Final(

@@ -39,7 +39,8 @@ class WholeTokens:
         if rest.startswith('"'):
             escapes = (len(rest) - len(rest.rstrip("\\"))) % 2
             self._within = '"' + "\\" * escapes
-        if not end:
+        begins_string = not before and rest.startswith('"')  # what was held ends before that
+        if not end and not begins_string:
             self._held.append(text)
             return ""
         said = "".join(self._held) + text[: end - before]

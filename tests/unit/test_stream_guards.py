@@ -266,6 +266,29 @@ def test_what_is_put_in_at_the_last_token_while_its_engine_comes_to_the_end_stan
     assert (rewound.index, injected.index) == (3, 3)
 
 
+def test_what_is_put_in_behind_more_than_may_be_stands_behind_what_is_left() -> None:
+    """Its engine has come to the end that `max_tokens` makes where it stands, and begins anew before that."""
+    lone = begun(Guard(name="secret", do="tell", regex="secret"))
+    lone.write("abcdefgh")
+    lone.take()
+    lone.steer(protocol.Adjust(request_id="a", params=Params(max_tokens=5)))
+    lone.steer(protocol.Inject(request_id="a", tokens=[5, 6], at=8))
+    lone.answer(api.Adjusted(8))
+    lone.answer(finish=RUN_OUT)
+    submit, put_in = lone.commands[-2:]
+    assert isinstance(submit, api.Submit)
+    assert bytes(submit.tokens[len(PROMPT) :]) == b"abcd"
+    assert put_in == api.Append(7, [5, 6], behind=8)
+    lone.take()
+    lone.answer(api.Appended(4, 2))
+    rewound, injected = lone.take()
+    assert isinstance(rewound, protocol.Rewound)
+    assert isinstance(injected, protocol.Injected)
+    assert (rewound.index, injected.index) == (4, 4)
+    lone.write("x", finish=RUN_OUT)
+    assert lone.final().finish_reason == "length"
+
+
 def test_what_the_end_tells_is_found_before_it_is_the_streams_end() -> None:
     lone = begun(Guard(name="end", do="rewind", regex=r"bye\b"))
     lone.write("bye now")

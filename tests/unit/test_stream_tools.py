@@ -392,6 +392,35 @@ def test_where_one_call_is_enough_it_ends_the_stream() -> None:
     assert one.commands[-1] == api.Cancel(7)
 
 
+def test_one_call_is_enough_though_another_broke_off_before_it() -> None:
+    one, client = lone(parallel_tool_calls=False), FoldedSpans()
+    one.write('<tool_call>{"name": "find", "arguments": {x' + STOP + FIND)
+    client.read(one.take())
+    assert [(call["name"], call["end"] is not None) for call in client.calls] == [
+        ("find", False),
+        ("stop", True),
+    ]
+    assert client.final is not None
+    assert (client.final.finish_reason, client.final.stop_reason) == ("tool_calls", None)
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_a_call_that_was_put_in_right_before_a_turn_is_none_of_that_turn(parallel: bool) -> None:
+    one, client = lone(parallel_tool_calls=parallel), FoldedSpans()
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list(FIND.encode())))
+    one.answer(api.Appended(2, len(FIND.encode())))
+    one.steer(protocol.Inject(request_id="a", messages=[Message(role="user", content="No")], tokens=[33]))
+    one.answer(api.Appended(2, 1))
+    one.write("Done")
+    one.answer(finish=EOS)
+    client.read(one.take())
+    assert [call["end"] for call in client.calls] == [2]
+    assert client.content == "SoDone"
+    assert client.final is not None
+    assert (client.final.finish_reason, client.final.stop_reason) == ("stop", "eos")
+
+
 @pytest.mark.parametrize(("min_tokens", "text"), [(4, "So "), (5, "So <t")])
 def test_what_is_held_at_the_end_came_with_the_last_token(min_tokens: int, text: str) -> None:
     one, client = lone(), FoldedSpans()

@@ -69,6 +69,17 @@ def test_in_any_pieces_no_token_is_cut_and_nothing_is_left(
     assert told + tokens.take_rest() == text
 
 
+@given(st.text('1t"\\\\,: }', max_size=12), st.lists(st.integers(min_value=1, max_value=4)))
+def test_what_is_no_json_is_told_as_far_as_one_who_hears_it_at_once_is(text: str, sizes: list[int]) -> None:
+    tokens, told, at = WholeTokens(), "", 0
+    for size in [*sizes, *[1] * len(text)]:
+        told += tokens.take(text[at : at + size])
+        at = min(at + size, len(text))
+        assert told == text[: whole_length(text[:at])]
+        assert WholeTokens(text[:at]).held == tokens.held
+    assert told + tokens.take_rest() == text
+
+
 def model(tool_format: str) -> ServedModel:
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
     tokenizer = Tokenizer(definition, TEMPLATE, tool_format=tool_format)
