@@ -94,11 +94,6 @@ class Output:
         return self._injected_before[number] if number < len(self.injections) else self._injected
 
     @property
-    def is_injected_behind(self) -> bool:
-        """Whether what was injected stands behind the last output token."""
-        return bool(self.injections) and self.injections[-1][0] == len(self.tokens)
-
-    @property
     def injection_bytes(self) -> int:
         return INJECTION_BYTES * len(self.injections) + 4 * self._injected
 
