@@ -169,6 +169,22 @@ def test_one_that_had_come_to_its_end_ends(params: dict[str, Any]) -> None:
     assert server.hub.streams == []
 
 
+@pytest.mark.parametrize(("tokens", "text"), [([97, 98], "ab"), ([97, 195], "a\ufffd"), ([97, 60], "a<")])
+async def test_what_was_told_in_the_end_alone_stands_where_all_of_it_was(
+    tokens: list[int], text: str
+) -> None:
+    """It may begin a stop string, or a character."""
+    server = SimulatedServer(ROOM)
+    listener = RecordingListener(server)
+    params = Params(**PARAMS | {"stop": ["bc", "<>"], "max_tokens": 2})
+    listener.send(again(Past(tokens=tokens, text_length=len(text)), params=params))
+    await settled()
+    rest(server)
+    (_, snapshot, final) = listener.heard
+    assert isinstance(snapshot, Snapshot)
+    assert (snapshot.text, final.finish_reason) == (text, "length")
+
+
 def test_where_something_was_put_in_behind_an_end_token_it_goes_on() -> None:
     server, reader = opened_and_read()
     params = Params(**PARAMS | {"ignore_eos": False, "max_tokens": 3})
