@@ -182,6 +182,7 @@ async def test_what_was_told_in_the_end_alone_stands_where_all_of_it_was(
     rest(server)
     (_, snapshot, final) = listener.heard
     assert isinstance(snapshot, Snapshot)
+    assert isinstance(final, protocol.Final)
     assert (snapshot.text, final.finish_reason) == (text, "length")
 
 
