@@ -708,6 +708,22 @@ async def test_a_fork_waits_until_it_is_known_what_becomes_of_its_stream(
     assert (await forking).request_id == "f"
 
 
+async def test_a_fork_that_waits_keeps_nobody_at_a_server_that_goes_away(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream, peer, frame = await come_back(server, client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    await pong(peer)
+    await peer.send(error("unknown_request", "r", frame.ref))
+    await peer.send(error("draining", "r", (await peer.receive(Start)).ref))
+    peer = await reconnected(server, "s2")
+    await peer.accept_start()
+    await pong(peer)
+    await peer.send(snapshot("r", 0, ""))
+    assert (await peer.accept_start()).fork is not None
+    assert (await forking).request_id == "f"
+
+
 async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:
