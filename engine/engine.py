@@ -317,7 +317,7 @@ class Engine:
                     self._end_what_is_whole(command.stream)
 
     def _end_what_is_whole(self, stream: int) -> None:
-        """Where its last token is an end token; it may have ended by its length already."""
+        """By its last token, if that is an end token, or by its length."""
         sequence = self.scheduler.sequences.get(stream)
         if sequence is not None:
             self._end_or_go_on(sequence)

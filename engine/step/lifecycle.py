@@ -63,7 +63,8 @@ class Lifecycle:
         starts = [sequence.num_prompt + start for start in command.grammar_starts]
         self._constraining.begin(sequence, starts)
         self._scheduler.add(sequence)
-        self.update(sequence)
+        if not command.whole:  # else it may end by its last token
+            self.update(sequence)
 
     def update(self, sequence: Sequence) -> None:
         """After any change: finish a sequence that has reached its length, or reconsider what it computes."""

@@ -64,6 +64,12 @@ class Output:
         """The text that was held back for want of a continuation: there is none."""
         return self.reader.flush()
 
+    def flush_with_last(self) -> None:
+        """The same, released with the last token."""
+        self.reader.flush()
+        if self._ends:
+            self._ends[-1] = self.reader.released
+
     def set_stop(self, stop: tuple[str, ...], min_tokens: int) -> None:
         self._min_tokens = min_tokens
         self.reader.set_stop(stop, min_tokens)
@@ -92,11 +98,6 @@ class Output:
             return self._injected
         number = bisect_right(self.injections, before, key=itemgetter(0))
         return self._injected_before[number] if number < len(self.injections) else self._injected
-
-    @property
-    def is_injected_behind(self) -> bool:
-        """Whether what was injected stands behind the last output token."""
-        return bool(self.injections) and self.injections[-1][0] == len(self.tokens)
 
     @property
     def injection_bytes(self) -> int:

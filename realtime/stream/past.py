@@ -14,7 +14,7 @@ from midstream.protocol import Params, PastAdjust, PastInject
 from realtime.refusal import Refusal
 from realtime.stream.context import Context, of_prompt
 from realtime.stream.engine_commands import append_for
-from realtime.stream.params import merged
+from realtime.stream.params import merged, stops
 from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 
@@ -55,7 +55,7 @@ def begun(
     for _ in _read(context, past.tokens[len(context.output) :]):
         yield context
     if past.text_length is not None:
-        context.output.hold(past.text_length)
+        _stand(context, past.text_length)
     _check(context, model)
     yield context.inherited_whole()
 
@@ -84,6 +84,14 @@ def _inject(context: Context, request_id: str, step: PastInject, tokens: list[in
     while spans is not None and spans.reading:
         yield
         spans.read_on()
+
+
+def _stand(context: Context, length: int) -> None:
+    """So much of its text was told: perhaps less than is released, or what is told in the end alone."""
+    output = context.output
+    output.hold(length)
+    if output.text_length < length == output.flushed(stops(context.params))[0].text_length:
+        output.flush_with_last()
 
 
 def _check(context: Context, model: ServedModel) -> None:

@@ -110,7 +110,12 @@ class Stream:
         self.terms = terms_of(start)
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.counts = Counts(context)
-        self._has_past = start.past is not None
+        past = start.past
+        self._has_past = past is not None
+        # Something was asked of it behind the last token of its past: so that was not its end.
+        self._is_asked_behind = past is not None and any(
+            step.index == len(past.tokens) for step in past.steering[-1:]
+        )
         self.context = context
         self.output = context.output
         self.credit = Credit(start.credit, window=window)
@@ -591,15 +596,15 @@ class Stream:
                 credit=self.credit.granted,
                 priority=self.terms.priority,
                 owner=self.owner,
-                paused=self._pausing.holds,
+                paused=self._pausing.holds or self._had_stopped,  # nothing is sampled behind that
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
                 keep=keep,
-                whole=self._is_past and not self.output.is_injected_behind,
+                whole=self._is_past and not self._is_asked_behind,
             ),
             engine,
         )
-        if self._is_past and self.output.stopped is not None:
+        if self._had_stopped:
             self._cancelling.ends_by(("stop", self.output.stopped))
             self.cancel(now, 0)
 
@@ -607,6 +612,11 @@ class Stream:
     def _is_past(self) -> bool:
         """Whether nothing has come yet behind its past, with which it may have come to its end."""
         return self._has_past and len(self.output) == self.context.inherited > 0
+
+    @property
+    def _had_stopped(self) -> bool:
+        """Whether it met a stop string with the last token of its past."""
+        return self._is_past and self.output.stopped is not None
 
     def adopt(
         self,
@@ -962,6 +972,8 @@ class Stream:
 
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
+            case "length" if self._had_stopped:
+                self._conclude(*self._cancelling.end, now)
             case "eos" | "length" if self._guard_acts_at_end(now, finish):
                 return
             case "eos":

@@ -42,6 +42,7 @@ from tests.fakes.late_block_copier import LateBlockCopier, ToyHostPool
 from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.tiny_models import tiny_model
 from tests.fakes.triton_kernels import gather_backend, triton_backend
+from tests.fakes.untimed_commands import UntimedCommands
 
 if TYPE_CHECKING:
     from engine.forward.by_triton import TritonBackend
@@ -212,6 +213,7 @@ def _assembled(
         slots=SLOTS,
         overlap=limits.overlap,
         copier=copier,
+        commands=UntimedCommands(),
         idle_memory=[] if idle_memory is None else [idle_memory],
         retry=limits.retry,
         vocabulary=vocabulary,

@@ -34,6 +34,7 @@ from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from tests.fakes.keeping_engine import Keeping
 from tests.fakes.small_tokenizers import toy_vocabulary
+from tests.fakes.untimed_commands import UntimedCommands
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,7 @@ def toy_engine(size: EngineSize) -> Engine:
         scheduler,
         slots=size.slots,
         overlap=size.overlap,
+        commands=UntimedCommands(),
         retry=not size.patient,
         vocabulary=toy_vocabulary(),
     )

@@ -182,6 +182,17 @@ async def test_calls_and_their_results_stand_and_so_does_what_waited_for_others(
         first.end()
 
 
+async def test_a_fork_that_is_asked_for_meanwhile_waits_for_its_stream(server: Served, serve: Serve) -> None:
+    async with doomed(serve(), server) as (client, kill):
+        stream = await client.start(window=1, credit={"limit": 0}, **OPTIONS)
+        await until(stream, 20)
+        kill()
+        fork = await client.fork(stream, at=15, seed=11, return_tokens=True)
+        expected = await whole(stream)
+        assert await whole(fork) == expected
+        assert [restart.index for restart in stream.restarts] == [20]
+
+
 @pytest.mark.parametrize("lost", [b"tool_call", b"tool_arguments", b"tool_call_done"])
 async def test_a_call_whose_tokens_had_come_is_told_elsewhere(
     scripted: Served, tmp_path: Path, lost: bytes

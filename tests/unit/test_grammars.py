@@ -670,7 +670,6 @@ def test_where_processes_compute_in_step_a_step_hangs_on_no_threads_pace(
 
     late = Late()
     monkeypatch.setattr("engine.step.constraining.wait", late.wait)
-    monkeypatch.setattr("engine.engine.CROWD_S", 60.0)  # all take what the first of them had time for
     assert steps_of(late) == steps_of(AtOnce("at once"))
     assert late.most == 1
 

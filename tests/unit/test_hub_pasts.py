@@ -148,9 +148,11 @@ def test_it_is_refused_behind_what_it_would_have_stopped_at() -> None:
     [
         {},
         {"stop": " "},
+        {"stop": " ", "max_tokens": 1},
         {"ignore_eos": False, "min_tokens": 7, "logit_bias": {toy_model.EOS: 100.0}},
+        {"ignore_eos": False, "min_tokens": 7, "logit_bias": {toy_model.EOS: 100.0}, "max_tokens": 8},
     ],
-    ids=["its length", "a stop string", "an end token"],
+    ids=["its length", "a stop string", "one with its length", "an end token", "one with its length"],
 )
 def test_one_that_had_come_to_its_end_ends(params: dict[str, Any]) -> None:
     """What was lost of it was how it ended; nothing is sampled behind that."""
@@ -167,6 +169,23 @@ def test_one_that_had_come_to_its_end_ends(params: dict[str, Any]) -> None:
     assert server.hub.streams == []
 
 
+@pytest.mark.parametrize(("tokens", "text"), [([97, 98], "ab"), ([97, 195], "a\ufffd"), ([97, 60], "a<")])
+async def test_what_was_told_in_the_end_alone_stands_where_all_of_it_was(
+    tokens: list[int], text: str
+) -> None:
+    """It may begin a stop string, or a character."""
+    server = SimulatedServer(ROOM)
+    listener = RecordingListener(server)
+    params = Params(**PARAMS | {"stop": ["bc", "<>"], "max_tokens": 2})
+    listener.send(again(Past(tokens=tokens, text_length=len(text)), params=params))
+    await settled()
+    rest(server)
+    (_, snapshot, final) = listener.heard
+    assert isinstance(snapshot, Snapshot)
+    assert isinstance(final, protocol.Final)
+    assert (snapshot.text, final.finish_reason) == (text, "length")
+
+
 def test_where_something_was_put_in_behind_an_end_token_it_goes_on() -> None:
     server, reader = opened_and_read()
     params = Params(**PARAMS | {"ignore_eos": False, "max_tokens": 3})
@@ -174,6 +193,34 @@ def test_where_something_was_put_in_behind_an_end_token_it_goes_on() -> None:
     second = told(server, reader, again(past, params=params))
     assert second.final is not None
     assert second.final.index == 3
+
+
+def test_so_it_does_where_it_was_not_to_end_by_that() -> None:
+    server, reader = opened_and_read()
+    params, ends = Params(**PARAMS | {"max_tokens": 3}), Params(ignore_eos=False)
+    past = Past(tokens=[97, toy_model.EOS], steering=[PastAdjust(index=2, params=ends)])
+    second = told(server, reader, again(past, params=params))
+    assert second.final is not None
+    assert second.final.index == 3
+
+
+def test_nothing_is_sampled_behind_a_stop_string_that_it_had_met() -> None:
+    """An engine that has much to do hears of its end a step later."""
+    server, reader = opened_and_read()
+    params = Params(**PARAMS | {"stop": " "})
+    first = told(server, reader, start(params=params))
+    rest(server)
+    reader.send(again(Past(tokens=first.tokens), params=params))
+    (said,), sampled = server.down, server.engine.tokens_total
+    server.down.clear()
+    for command in said:
+        server.down.append([command])
+        server.engines[0].deliver_down()
+        server.engines[0].step()
+    final = run_out(server, reader.accounts[-1])
+    assert (final.index, final.finish_reason, final.stop_reason) == (1, "stop", " ")
+    rest(server)
+    assert server.engine.tokens_total == sampled
 
 
 @pytest.mark.parametrize(("text_length", "text"), [(None, "aaa"), (3, "aaa"), (9, "aaa"), (2, "aa")])

@@ -685,6 +685,45 @@ async def test_a_forgotten_stream_fails_alone(
     assert (lost.text, await kept.next()) == ("a", midstream.Chunk(0, 1, "b"))
 
 
+@pytest.mark.parametrize("becomes", ["attached", "ended", "lost"])
+async def test_a_fork_waits_until_it_is_known_what_becomes_of_its_stream(
+    server: FakeServer, client: midstream.Client, peer: Peer, becomes: str
+) -> None:
+    """It may have to be started again first."""
+    stream, peer, frame = await come_back(server, client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    await pong(peer)
+    await asyncio.gather(client.ping(), pong(peer))  # which comes behind all that was asked
+    peer.seqs["r"] = 1
+    match becomes:
+        case "attached":
+            await peer.send(Attached(request_id="r", pending=[], ref=frame.ref))
+        case "ended":
+            await peer.send(final("r", 0, "stop"))
+        case _:
+            await peer.send(error("request_expired", "r", frame.ref))
+    asked = await peer.accept_start()
+    assert asked.fork is not None
+    assert asked.fork.request_id == "r"
+    assert (await forking).request_id == "f"
+
+
+async def test_a_fork_that_waits_keeps_nobody_at_a_server_that_goes_away(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream, peer, frame = await come_back(server, client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    await pong(peer)
+    await peer.send(error("unknown_request", "r", frame.ref))
+    await peer.send(error("draining", "r", (await peer.receive(Start)).ref))
+    peer = await reconnected(server, "s2")
+    await peer.accept_start()
+    await pong(peer)
+    await peer.send(snapshot("r", 0, ""))
+    assert (await peer.accept_start()).fork is not None
+    assert (await forking).request_id == "f"
+
+
 async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:

@@ -174,6 +174,7 @@ export class Session {
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
       if (event.type === "final") {
         this.#pending.receiveFinal(event, Boolean(channel?.answersLost));
+        this.#openForks(event.request_id);
         this.#leaveIfIdle();
       }
     }
@@ -228,7 +229,10 @@ export class Session {
   /** Where nothing but starts that wait for another connection would miss this one. */
   #leaveIfIdle() {
     const channels = this.#channels.all();
-    const waits = (/** @type {Channel} */ { requestId, open }) => !open && this.#pending.opening(requestId)?.held;
+    const waits = (/** @type {Channel} */ { requestId, open }) => {
+      const opening = open ? undefined : this.#pending.opening(requestId);
+      return opening?.held || this.#waitsForItsStream(opening);
+    };
     if (this.draining && channels.length && channels.every(waits)) this.#connection.leave();
   }
 
@@ -241,7 +245,7 @@ export class Session {
 
   #reconnected() {
     this.draining = false;
-    for (const channel of this.#channels.all()) this.#open(channel, this.#reopening(channel));
+    for (const channel of this.#channels.all()) if (!channel.open) this.#open(channel, this.#reopening(channel));
     for (const pending of this.#pending.all()) {
       if (!this.#channels.get(pending.requestId)) this.#send(pending);
     }
@@ -266,9 +270,24 @@ export class Session {
 
   /** @param {Channel} channel @param {PendingFrame} pending */
   #open(channel, pending) {
+    if (this.#waitsForItsStream(pending)) return;
     this.#send(pending);
     // What follows a start is received behind it. Which frames an attached stream lacks, only `attached` says.
     if (pending.frame.type === "start" && !channel.core.restarting) this.#resend(channel, []);
+  }
+
+  /** Whether it forks one that may have to be started again first, where nobody knows it any more. @param {PendingFrame | undefined} opening */
+  #waitsForItsStream(opening) {
+    const forked = this.#channels.get(forkedBy(opening));
+    return Boolean(forked && forked.core.model !== null && !forked.open);
+  }
+
+  /** Those that waited for this stream, which is open, or is none. @param {string} requestId */
+  #openForks(requestId) {
+    for (const opening of this.#pending.all().filter((pending) => forkedBy(pending) === requestId)) {
+      const channel = this.#channels.get(opening.requestId);
+      if (channel && !channel.open && this.#connection.transport) this.#open(channel, this.#reopening(channel));
+    }
   }
 
   // -- started again --------------------------------------------------------------------------------------
@@ -346,6 +365,7 @@ export class Session {
       if (decision === "send") this.#send(pending);
       if (decision === "unknown") this.#pending.reject(ref, outcomeUnknown(frame.type, channel.requestId));
     }
+    this.#openForks(channel.requestId);
   }
 
   /**
@@ -368,6 +388,7 @@ export class Session {
   #fail(channel, why) {
     this.#channels.drop(channel, why);
     this.#pending.rejectOfStream(channel.requestId, why);
+    this.#openForks(channel.requestId);
   }
 
   /** It is the end: whoever waits for something is told. @param {ConnectionLost} lost */
@@ -379,4 +400,9 @@ export class Session {
     this.#resolveClosed({ code: lost.closeCode ?? 1006, reason: lost.reason, retryable: lost.retryable });
     notify(this.onstate, this.state);
   }
+}
+
+/** The name of the stream of which it is to begin a fork. @param {PendingFrame | undefined} opening */
+function forkedBy(opening) {
+  return opening?.frame.type === "start" ? opening.frame.fork?.request_id : undefined;
 }

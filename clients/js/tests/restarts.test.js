@@ -107,6 +107,18 @@ test("what was asked and not answered is asked again, once", async (t) => {
   assert.equal((await rest(again)).injected, injected);
 });
 
+test("a fork that is asked for meanwhile waits for its stream", async (t) => {
+  const { urls, kill } = await doomed(t);
+  const client = await connect(urls, { WebSocket });
+  t.after(() => client.close());
+  const stream = await client.start(OPTIONS);
+  await readTo(stream, 20);
+  await kill();
+  const fork = await client.fork(stream, { at: 15, seed: OPTIONS.seed, return_tokens: true });
+  assert.deepEqual(await rest(fork), await rest(stream));
+  assert.equal(stream.restarts.length, 1);
+});
+
 test("calls and their results stand, and so does what waits for others", async (t) => {
   const { urls, kill } = await doomed(t, scripted);
   const client = await connect(urls, { WebSocket });

@@ -94,7 +94,10 @@ class Session:
         pending = PendingFrame(frame, answer, self.loop.create_future())
         self._pending[ref] = pending
         pending.future.add_done_callback(lambda _: self._pending.pop(ref))
-        if not self._is_attaching(pending.request_id):
+        if isinstance(frame, Start) and self._waits_for_its_stream(frame):
+            channel = self._channels[frame.request_id]
+            channel.attach_ref, channel.said = ref, False
+        elif not self._is_attaching(pending.request_id):
             self._send_pending(pending)
         return pending.future
 
@@ -129,6 +132,13 @@ class Session:
         """Whether the stream is not attached to this connection yet: frames for it wait until it is."""
         channel = self._channels.get(request_id) if request_id is not None else None
         return channel is not None and channel.attach_ref is not None
+
+    def _waits_for_its_stream(self, frame: Start | Attach | None) -> bool:
+        """Whether it forks one that may have to be started again first, where nobody knows it any more."""
+        if not isinstance(frame, Start) or frame.fork is None:
+            return False
+        forked = self._channels.get(frame.fork.request_id)
+        return forked is not None and forked.core.started and forked.attach_ref is not None
 
     def _pending_for(self, request_id: str | None) -> list[PendingFrame]:
         """The frames about this stream, or about none, that have no answer yet."""
@@ -189,8 +199,18 @@ class Session:
     def _send_attach(self, channel: Channel) -> None:
         if self._connection is not None:
             frame = self._attach_frame(channel)
-            channel.attach_ref, channel.answers_lost, channel.said = frame.ref, False, True
-            self._say(self._connection, frame)
+            channel.attach_ref, channel.answers_lost = frame.ref, False
+            if not self._waits_for_its_stream(frame):
+                channel.said = True
+                self._say(self._connection, frame)
+
+    def _send_forks(self, request_id: str) -> None:
+        """Those that waited for this stream, which is attached, or is none."""
+        for channel in self._channels.values():
+            waits = channel.attach_ref is not None and not channel.core.started
+            fork = channel.start.fork if waits and channel.start is not None else None
+            if fork is not None and fork.request_id == request_id:
+                self._send_attach(channel)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:
         """The frame that attaches the stream to the connection. To start twice is to start once."""
@@ -220,6 +240,7 @@ class Session:
         channel.answers_lost = False
         if channel.abandoned:
             self.send(Cancel(request_id=channel.request_id))
+        self._send_forks(channel.request_id)
 
     def _retry_later(self, channel: Channel, event: Error) -> bool:
         """Whether there is reason, and time, to attach it once more."""
@@ -362,7 +383,11 @@ class Session:
     def _leave_if_idle(self) -> None:
         """Where nothing but starts that wait for another connection would miss this one."""
         channels = self._channels.values()
-        held = all(channel.refused_until is not None and channel.attach_ref for channel in channels)
+        held = all(
+            channel.attach_ref
+            and (channel.refused_until is not None or self._waits_for_its_stream(channel.start))
+            for channel in channels
+        )
         if self.draining and channels and held and self._connection is not None:
             self._leave()
 
@@ -371,10 +396,12 @@ class Session:
         channel.fail(failure)
         for pending in self._pending_for(channel.request_id):
             pending.fail(failure())
+        self._send_forks(channel.request_id)
 
     def _receive_final(self, final: Final, *, answers_lost: bool) -> None:
         """Nothing follows a final: whoever still waits for the stream has his answer now."""
         self._channels.pop(final.request_id, None)
+        self._send_forks(final.request_id)
         self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
             if pending.answer in (Final, Started, Attached):
