@@ -122,12 +122,19 @@ class LongTexts:
             return False
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
-        forked = forked_by(key, frame) if self._receiver.awaits_forked(key, frame) else None
-        behind = None if forked is None else next(iter(self._queues.latest_first(forked))).done
+        behind = self._forked_is_there(key, frame)
         waiting = WaitingFrame(frame, listener, size, acted, behind, asyncio.Event())
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
+
+    def _forked_is_there(self, key: StreamKey, frame: StreamFrame) -> asyncio.Event | None:
+        """Or will not be: set behind all that waits for the stream that is forked. None where nothing does:
+        for a turn behind the last of these its queue is there yet, and empty."""
+        forked = forked_by(key, frame)
+        if forked is None or not self._receiver.awaits_forked(key, frame):
+            return None
+        return next((waiting.done for waiting in self._queues.latest_first(forked)), None)
 
     def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """What stops is never refused, unless the same client's same stop waits and will stand; so no more of

@@ -179,6 +179,21 @@ async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_
     assert server.hub.streams == []
 
 
+async def test_a_fork_of_what_was_refused_in_this_very_turn_is_refused_and_counted_no_longer() -> None:
+    """For one more turn there is a queue of that name, with nothing in it."""
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start("a", prompt=TOO_LONG))
+    while not listener.errors:  # noqa: ASYNC110 - so that it comes in the next turn
+        await asyncio.sleep(0)
+    for n in range(5):
+        listener.send(fork(f"fork{n}", "a"))
+        await asyncio.sleep(0)
+    await settled()
+    assert [error.code for error in listener.errors] == ["context_too_long", *5 * ["unknown_request"]]
+    assert not server.hub._long_texts._waiting_frames._frames
+
+
 async def test_who_has_gone_leaves_no_work_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = RecordingListener(SimulatedServer(WIDE))
     for n in range(20):
