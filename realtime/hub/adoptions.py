@@ -101,6 +101,8 @@ class Adoptions:
         cannot be built."""
         number = self._next_number()
         start = start_digest(frame) if isinstance(frame, protocol.Start) else None
+        if start == b"":
+            return  # which would be taken for any stream of its name; it is refused
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), start)
