@@ -195,6 +195,10 @@ def test_one_that_hands_over_is_in_nobodys_way() -> None:
     assert them.second.refuses()
     them.first.shares.withdraw()
     assert not them.second.refuses()
+    them.settle()
+    announced = them.relays[0].announced
+    them.first.shares.withdraw()
+    assert them.relays[0].announced == announced, "each time that it looks who else may go"
     stream.end()
     them.settle()
     assert not them.second.refuses()
