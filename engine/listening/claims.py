@@ -6,14 +6,17 @@ A name is all that is known of a stream here, and a gateway is an owner alone. P
 
 from __future__ import annotations
 
-from typing import Generic, NamedTuple, TypeVar
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 G = TypeVar("G")
 
 
-class Claim(NamedTuple, Generic[G]):
+@dataclass(frozen=True, slots=True)
+class Claim(Generic[G]):
     gateway: G
     stream: int  # the gateway's number for it
+    start: bytes = field(default=b"", compare=False)  # by which it is to begin
 
 
 class Claims(Generic[G]):

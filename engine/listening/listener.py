@@ -241,7 +241,7 @@ class Listener:
 
     def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
         if adopt.claims:
-            claim = Claim(gateway, adopt.stream)
+            claim = Claim(gateway, adopt.stream, adopt.start)
             holder = self._claims.make(adopt.key, claim)
             if holder != claim:
                 gateway.answer(api.Claimed(adopt.stream))
@@ -256,9 +256,9 @@ class Listener:
 
     def _next(self, key: bytes, claim: Claim[Gateway] | None) -> None:
         if claim is not None:
-            self._adopt(claim.gateway, claim.stream, key)
+            self._adopt(claim.gateway, claim.stream, key, claim.start)
 
-    def _adopt(self, gateway: Gateway, number: int, key: bytes, start: bytes = b"") -> None:
+    def _adopt(self, gateway: Gateway, number: int, key: bytes, start: bytes) -> None:
         """Whoever asks for it has it from now on, if it can be built again."""
         kept = self._kept.find(key, time.time())
         if kept is None:

@@ -84,23 +84,28 @@ class Adoptions:
         match frame:
             case protocol.Start(on_disconnect="cancel"):
                 return False
-            case protocol.Start() if not self._may_have_begun(forked_by(key, frame)):
+            case protocol.Start() if not self._may_have_begun(key, forked_by(key, frame)):
                 return False
             case protocol.Start() | protocol.Attach():
                 known = self._registry.by_key(key) is not None or self._registry.has_ended(key)
                 return not known and (self._keepers.count > 0 or self._keepers.unsettled)
         return False
 
-    def _may_have_begun(self, forked: StreamKey | None) -> bool:
-        """Elsewhere: a fork begins where the stream is that it forks, which may have come since."""
-        stream = None if forked is None else self._registry.known(forked, self._clock())
-        return forked is None or (stream is not None and stream.outbox.epoch > 0)
+    def _may_have_begun(self, key: StreamKey, forked: StreamKey | None) -> bool:
+        """And be elsewhere: a fork begins where the stream is that it forks. That may have come since, or the
+        fork may have gone."""
+        if forked is None or self._registry.is_elsewhere(key):
+            return True
+        stream = self._registry.known(forked, self._clock())
+        return stream is not None and stream.outbox.epoch > 0
 
     async def find(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> None:
         """If an engine has it, it is here when this returns. `settle` follows. Raises Refusal, where it
         cannot be built."""
         number = self._next_number()
         start = start_digest(frame) if isinstance(frame, protocol.Start) else None
+        if start == b"":
+            return  # which would be taken for any stream of its name; it is refused
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), start)

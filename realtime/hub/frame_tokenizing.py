@@ -64,9 +64,13 @@ def start_digest(frame: protocol.Start) -> bytes:
     """What a start asks for, whatever `ref` it was asked under, and in whose trace."""
     asked = msgspec.structs.replace(frame, ref=None, traceparent=None)
     try:
-        return blake2b(_encode(asked), digest_size=16).digest()
-    except (OverflowError, RecursionError):
-        return b""  # of a number beyond 64 bits, or too deep: it is like no content that was ever accepted
+        try:
+            said = _encode(asked)
+        except OverflowError:  # a number beyond 64 bits, which a tool may have
+            said = msgspec.json.encode(asked)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return b""  # too deep, or not JSON: it is like no content that was ever accepted
+    return blake2b(said, digest_size=16).digest()
 
 
 def text_length(frame: StreamFrame) -> int:

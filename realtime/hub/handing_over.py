@@ -75,7 +75,7 @@ class HandingOver:
     def _let_go(self, entry: LiveStream) -> Listener | None:
         """It is another gateway's, or will be; returns who read it here."""
         stream = entry.stream
-        self._registry.remove(entry)
+        self._registry.let_go(entry)
         listener = self._subscriptions.unsubscribe(stream)
         stream.go()
         self._serving.of_model(stream.model.name).ended(entry)

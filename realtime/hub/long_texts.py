@@ -12,6 +12,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, KeysView
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -52,7 +53,7 @@ class WaitingFrame(NamedTuple):
     listener: Listener
     size: int | None  # where it is counted
     acted: Callable[[], None]  # to be called when its turn is over
-    behind: asyncio.Event | None  # that another is, by which what it forks comes here
+    behind: list[asyncio.Event]  # that others are, by which what it forks comes here
     done: asyncio.Event
 
 
@@ -99,6 +100,7 @@ class LongTexts:
         self._quotas = quotas
         self._queues = SerialQueues[StreamKey, WaitingFrame](self._work_off, receiver.note_if_empty)
         self._waiting_frames = WaitingFrames()
+        self._last_forks: dict[StreamKey, asyncio.Event] = {}  # of streams that are awaited: when it is done
         self._pool = pool
 
     @property
@@ -123,11 +125,20 @@ class LongTexts:
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
         forked = forked_by(key, frame) if self._receiver.awaits_forked(key, frame) else None
-        behind = None if forked is None else next(iter(self._queues.latest_first(forked))).done
-        waiting = WaitingFrame(frame, listener, size, acted, behind, asyncio.Event())
+        behind, done = [] if forked is None else self._before(forked), asyncio.Event()
+        waiting = WaitingFrame(frame, listener, size, acted, behind, done)
+        if forked is not None:
+            self._last_forks[forked] = done
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
+
+    def _before(self, forked: StreamKey) -> list[asyncio.Event]:
+        """What a fork of it waits for: first the fork before it, or a thousand would act in one turn; then
+        the last frame of the stream itself, if any is there: for a turn its queue is, and empty."""
+        fork = self._last_forks.get(forked)
+        last = [waiting.done for waiting in islice(self._queues.latest_first(forked), 1)]
+        return last if fork is None else [fork, *last]
 
     def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
@@ -146,8 +157,8 @@ class LongTexts:
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
         frame, listener, size, acted, behind, done = waiting
         try:
-            if behind is not None:
-                await behind.wait()
+            for other in behind:
+                await other.wait()
             await self._receiver.find(key, frame, listener)
             await self._receiver.read(key, frame)
             if not listener.gone:
@@ -173,9 +184,16 @@ class LongTexts:
                 await listener.pay(time.thread_time() - began_s)
         finally:
             done.set()
+            self._forget_fork(key, frame, done)
             self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
+
+    def _forget_fork(self, key: StreamKey, frame: StreamFrame, done: asyncio.Event) -> None:
+        """Unless another waits behind it."""
+        forked = forked_by(key, frame)
+        if forked is not None and self._last_forks.get(forked) is done:
+            del self._last_forks[forked]
 
     def _fail(self, listener: Listener, frame: StreamFrame, error: BaseException, to: str) -> None:
         """What it says may quote the text: only its kind is logged."""

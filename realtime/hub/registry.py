@@ -14,7 +14,8 @@ from msgspec import Struct
 
 from engine import api
 from realtime.hub.detached_streams import DetachedStreams
-from realtime.hub.ended_streams import EndedStreams
+from realtime.hub.ended_streams import NAME_LIMIT, EndedStreams
+from realtime.hub.fair_cache import FairCache
 from realtime.hub.listener import Payer
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
@@ -95,6 +96,7 @@ class StreamRegistry:
         self._payers = Counter[Payer]()  # of so many streams
         self._detached = DetachedStreams(detached_limit)
         self._ended_streams = EndedStreams()
+        self._names_elsewhere = FairCache[str, StreamKey, None](NAME_LIMIT)
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -109,6 +111,7 @@ class StreamRegistry:
 
     def add(self, entry: LiveStream) -> None:
         self._ended_streams.forget(entry.key)
+        self._names_elsewhere.pop(entry.key)
         self._by_key[entry.key] = self._by_number[entry.stream.number] = entry
 
     def by_key(self, key: StreamKey) -> LiveStream | None:
@@ -143,12 +146,20 @@ class StreamRegistry:
 
     def end(self, entry: LiveStream, now: float) -> None:
         """Its stream has ended."""
-        self.remove(entry)
+        self._remove(entry)
         entry.stream.keeping = None  # what its engine has is enough for whoever missed the end
         self._ended_streams.add(entry.key, entry.stream, entry.start_digest, now)
 
-    def remove(self, entry: LiveStream) -> None:
-        """Its stream is no more, or is another's."""
+    def let_go(self, entry: LiveStream) -> None:
+        """Its stream is another gateway's, or will be."""
+        self._remove(entry)
+        self._names_elsewhere.put(entry.key.tenant, entry.key, None)
+
+    def is_elsewhere(self, key: StreamKey) -> bool:
+        """Whether there was such a stream here, and it went to another gateway, as far as is known."""
+        return key in self._names_elsewhere
+
+    def _remove(self, entry: LiveStream) -> None:
         del self._by_key[entry.key], self._by_number[entry.stream.number]
         self.pays(entry, None)
         if entry.timeout is not None:

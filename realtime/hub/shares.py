@@ -82,10 +82,12 @@ class Shares:
             self._elsewhere.hear(gateway, told.taken, whole=told.whole)
 
     def withdraw(self) -> None:
-        """Whoever is here goes elsewhere, and must not be in the way of itself there."""
+        """Whoever is here goes elsewhere, and must not be in the way of itself there. Saying so again tells
+        nobody anything."""
         self._withdrawn = True
         if self._relay is not None:
             self._say(self._relay, Told({}, whole=True))
+            self._relay = None
             self._serving.flush()
 
     def _tell_soon(self) -> None:

@@ -125,6 +125,7 @@ class Quotas:
         # Tenants who have limits of their own, since it was asked last.
         self._changed: set[str] = set()
         self._spent: set[str] = set()
+        self._untold: set[str] = set()  # those who have none, or had when they took more or less
 
     def check(self, tenant: str, start: Start, awaited: int = 0) -> None:
         """Refuse what can be refused before the prompt is tokenized, which costs more than to say no.
@@ -213,6 +214,7 @@ class Quotas:
         here.connections += connections
         here.waiting += waiting
         if not self._allowance(tenant).has_limits:
+            self._untold.add(tenant)
             return
         here.tokens += tokens
         here.loads += loads
@@ -230,10 +232,13 @@ class Quotas:
         return self._here(tenant for tenant in self._accounts if self._allowance(tenant).has_limits)
 
     def allowances_changed(self) -> None:
-        """Of those who have limits now, others may not know what they take: nobody was told while they had
-        none."""
-        self._changed |= self.taken().keys()
-        self.on_change()
+        """Of those who have limits now, and had none before, others do not know what they take."""
+        limited = {tenant for tenant in self._accounts if self._allowance(tenant).has_limits}
+        newly = limited & self._untold
+        self._untold = self._accounts.keys() - limited
+        if newly:
+            self._changed |= newly
+            self.on_change()
 
     def changed(self) -> dict[str, Taken]:
         """By those who take more or less at present than when this was asked last."""

@@ -163,6 +163,25 @@ async def test_all_choices_of_an_answer_are_the_same_where_it_is_asked_for_again
         assert {choice["finish_reason"] for choice in choices} == {"length"}
 
 
+async def test_a_fork_that_went_elsewhere_by_itself_is_found_there(tmp_path: Path, serve: Serve) -> None:
+    """Its stream has stayed where both began."""
+    async with gateways(tmp_path, serve) as (first, second), AsyncExitStack() as clients:
+        ours = await clients.enter_async_context(client_of(first.url))
+        there = await clients.enter_async_context(client_of(second.url))
+        stem = await ours.start("stem", params=PARAMS, **KEPT)
+        await stem.until_index(3)
+        forks = {"prompt": None, "fork": {"request_id": f"stem{ours.mark}", "at": 2}, **KEPT}
+        fork = await ours.start("fork", params=PARAMS, **forks)
+        await fork.next("snapshot")
+        await fork.next("token")
+        await come_back(there, fork, "fork")
+        assert (await ours.next("fork"))["code"] == "request_taken"
+        await ours.start_blindly("fork", params=PARAMS, **forks)
+        while (event := await there.next("fork"))["type"] not in ("error", "final"):
+            pass
+        assert event.get("code") == "request_taken", "it is the one that is read there"
+
+
 async def test_so_it_has_where_its_engine_died_before_and_another_goes_on_with_it(
     tmp_path: Path, serve: Serve
 ) -> None:

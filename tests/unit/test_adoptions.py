@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Fork, Function, Guard, Message, Params, Tool
+from midstream.protocol import Fork, Function, Grammar, Guard, Message, Params, Past, PastAdjust, Tool
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
@@ -112,6 +112,23 @@ async def test_a_start_is_refused_where_its_name_is_another_s_elsewhere(
     await settled()
     assert listener.error().code == "request_conflict"
     assert here.hub.streams == []
+
+
+async def test_a_start_that_nobody_can_have_accepted_is_looked_for_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no digest by which an engine could tell that the stream of its name is another."""
+    here = SimulatedServer(SIZE, keeps=True)
+    monkeypatch.setattr(here.hub._keepers, "search", lambda *asked: pytest.fail("it takes what it finds"))
+    monkeypatch.setattr(here.hub._adoptions, "may_be_found", lambda *asked: True)
+    listener = RecordingListener(here)
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    told = Past(tokens=[], steering=[PastAdjust(index=0, params=Params(grammar=Grammar(json_schema=deep)))])
+    listener.send(endless(past=told, on_disconnect="continue"))
+    await settled()
+    assert "nested deeper" in listener.error().message
 
 
 async def test_a_fork_may_have_begun_where_its_stream_was_and_is_looked_for_where_that_has_come() -> None:

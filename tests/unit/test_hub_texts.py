@@ -7,6 +7,7 @@ import gc
 import json
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -166,6 +167,22 @@ async def test_a_fork_waits_until_the_stream_that_it_forks_is_there() -> None:
     assert [stream.request_id for stream in server.hub.streams] == ["a", "b", "c"]
 
 
+async def test_forks_that_have_waited_begin_one_after_the_other() -> None:
+    """A thousand of a long prompt would hold everybody up for seconds in one turn."""
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start("a", prompt=LONG))
+    for n in range(20):
+        listener.send(fork(f"fork{n}", "a"))
+    streams = [0]
+    while server.hub._long_texts.keys:
+        await asyncio.sleep(0)
+        streams.append(len(server.hub.streams))
+    assert streams[-1] == 21
+    assert max(after - before for before, after in pairwise(streams)) == 1
+    assert not server.hub._long_texts._last_forks
+
+
 async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_do_not_wait_for_ever() -> (
     None
 ):
@@ -177,6 +194,21 @@ async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_
     await settled()
     assert [error.code for error in listener.errors] == ["context_too_long", *2 * ["unknown_request"]]
     assert server.hub.streams == []
+
+
+async def test_a_fork_of_what_was_refused_in_this_very_turn_is_refused_and_counted_no_longer() -> None:
+    """For one more turn there is a queue of that name, with nothing in it."""
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    listener.send(start("a", prompt=TOO_LONG))
+    while not listener.errors:  # noqa: ASYNC110 - so that it comes in the next turn
+        await asyncio.sleep(0)
+    for n in range(5):
+        listener.send(fork(f"fork{n}", "a"))
+        await asyncio.sleep(0)
+    await settled()
+    assert [error.code for error in listener.errors] == ["context_too_long", *5 * ["unknown_request"]]
+    assert not server.hub._long_texts._waiting_frames._frames
 
 
 async def test_who_has_gone_leaves_no_work_behind(monkeypatch: pytest.MonkeyPatch) -> None:

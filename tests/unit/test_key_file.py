@@ -154,6 +154,7 @@ def test_whoever_counts_what_tenants_take_hears_that_the_file_has_changed(
     added(file, capsys, "alice")
     ring, heard = Keyring(file), list[bool]()
     quotas = _quotas(Options(), ring)
+    quotas.take("alice", streams=1)
     quotas.on_change = lambda: heard.append(True)
     asyncio.run(ring.reload())
     assert not heard

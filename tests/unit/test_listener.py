@@ -884,6 +884,22 @@ def test_a_stream_that_was_begun_by_another_start_stays_whose_it_is(
     assert [first.hear(), first.hear()] == [api.Kept(3), api.Moved(3)]
 
 
+def test_so_it_does_where_the_other_start_has_waited_until_it_was_begun(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    first, second = joined(connect, 2)
+    first.send([api.Adopt(1, b"key", claims=True, start=b"one")])
+    assert first.hear() == api.Adopted(1)
+    second.send([api.Adopt(2, b"key", claims=True, start=b"another")])
+    assert second.hear() == api.Claimed(2)
+    keep = api.Keep(b"key", b"record", start=b"one")
+    first.send([replace(submit(1), keep=keep), api.Settle(1, b"key")])
+    assert second.hear() == api.Adopted(2, another=True)
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    first.send([api.Pause(1)])
+    assert engine.next_commands() == [api.Pause(number)], "it is the first's still"
+
+
 def test_whoever_asks_twice_has_it_still(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     """As where a claim of its own is settled while it asks anew."""
     first, second = joined(connect, 2)

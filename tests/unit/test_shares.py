@@ -195,6 +195,10 @@ def test_one_that_hands_over_is_in_nobodys_way() -> None:
     assert them.second.refuses()
     them.first.shares.withdraw()
     assert not them.second.refuses()
+    them.settle()
+    announced = them.relays[0].announced
+    them.first.shares.withdraw()
+    assert them.relays[0].announced == announced, "each time that it looks who else may go"
     stream.end()
     them.settle()
     assert not them.second.refuses()
@@ -257,14 +261,27 @@ def test_what_was_taken_before_there_was_a_limit_counts_nowhere() -> None:
     assert them.second.refuses(), "what is taken from now on counts"
 
 
+def test_a_key_file_that_changes_has_nobody_told_of_those_who_had_their_limits_before() -> None:
+    """Of ten thousand it takes a gateway 50 ms to hear, whenever a key is added."""
+    them = Gateways(Allowance(max_streams=2))
+    them.first.start()
+    them.settle()
+    announced = them.relays[0].announced
+    them.first.read_keys(Allowance(max_streams=3))
+    them.settle()
+    assert them.relays[0].announced == announced
+
+
 def test_what_is_taken_at_present_counts_as_soon_as_there_is_a_limit() -> None:
     them = Gateways(Allowance())
     streams = [them.first.start(), them.first.start()]
-    for limits, refuses in ((Allowance(max_streams=2), True), (Allowance(), False)):
+    for limits in 2 * (Allowance(max_streams=2), Allowance()):
         for gateway in (them.first, them.second):
             gateway.read_keys(limits)
         them.settle()
-        assert them.second.refuses() == refuses
+        assert them.second.refuses() == limits.has_limits
+        them.another()  # who has the others told of those alone who have limits
+        them.settle()
     for stream in streams:
         stream.end()
     for gateway in (them.first, them.second):

@@ -20,6 +20,19 @@ def test_a_number_that_nothing_can_hold_is_other_content() -> None:
     )
 
 
+def test_numbers_that_tools_alone_can_hold_tell_starts_apart() -> None:
+    first, second = (
+        Start(
+            request_id="a",
+            prompt=[1],
+            tools=[Tool(function=Function(name="f", parameters={"maximum": number}))],
+        )
+        for number in (2**70, 2**71)
+    )
+    assert start_digest(first) == start_digest(first) != start_digest(second)
+    assert start_digest(first), "it is content that is accepted"
+
+
 def test_nor_is_what_is_nested_too_deeply_content_that_was_accepted() -> None:
     deep: dict[str, Any] = {}
     for _ in range(5000):
