@@ -255,9 +255,8 @@ async def past_of_calls(n: int) -> World:
 
 async def past_of_adjustments(n: int) -> World:
     """Each of stop strings."""
-    steps: list[PastAdjust | PastInject] = [
-        PastAdjust(index=at, params=Params(stop=stops(at % 4)[:4])) for at in range(n)
-    ]
+    params = [Params(stop=stops(at)[:4]) for at in range(4)]
+    steps: list[PastAdjust | PastInject] = [PastAdjust(index=at, params=params[at % 4]) for at in range(n)]
     known = Past(tokens=list(b"x" * n), steering=steps)
     return await World(GOES_ON | {"past": known}).begin()
 

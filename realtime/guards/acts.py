@@ -12,8 +12,9 @@ from midstream.protocol import Guard
 
 ACT_BYTES = 300
 GUARD_BYTES = 500  # of one that has acted, beside what it says, however often it did
+SAID_BYTES = 6  # a byte of that: four at most of a text, and what msgpack holds it in
 
-FEW = 4  # times as many are known of as stand: those are begun anew with
+FEW = 8  # times as many are known of as stand: those are begun anew with
 
 _said = msgpack.Encoder().encode
 
@@ -33,11 +34,10 @@ class Acts:
 
     def __init__(self) -> None:
         self._acts: list[Act] = []
-        self._whose: list[int] = []  # the guard of each, by its number
-        self._numbers: dict[bytes, int] = {}  # of guards that have acted, by what they say
+        self._guards: dict[bytes, Guard] = {}  # that have acted, by what they say: of those alike, one
         self._guard_bytes = 0
-        self._passed: dict[int, int] = {}  # by guard, where among the acts it has first had its say
-        self._passed_at: dict[tuple[int, int], int] = {}  # and by guard and index
+        self._passed: dict[int, int] = {}  # by a guard's id, where among the acts it has first had its say
+        self._passed_at: dict[tuple[int, int], int] = {}  # and by its id and index
         self._rewinds: dict[str, tuple[int, ...]] = {}  # by name
 
     @property
@@ -57,27 +57,31 @@ class Acts:
         return bans[::-1]
 
     def add(self, act: Act) -> None:
-        said = _said(act.guard)
-        if (number := self._numbers.get(said)) is None:
-            number = self._numbers[said] = len(self._numbers)
-            self._guard_bytes += GUARD_BYTES + 2 * len(said)
-        place, at = len(self._acts), (number, act.index)
+        guard, place = self._kept(act.guard), len(self._acts)
+        at = (id(guard), act.index)
         if act.token is not None:
-            self._rewinds[act.guard.name] = (*self._rewinds_of(act.guard.name), place)
+            self._rewinds[guard.name] = (*self._rewinds_of(guard.name), place)
         else:
-            if not self._stands(self._passed.get(number), number):
-                self._passed[number] = place
-            if not self._stands(self._passed_at.get(at), *at):
+            if not self._stands(self._passed.get(id(guard)), guard):
+                self._passed[id(guard)] = place
+            if not self._stands(self._passed_at.get(at), guard, act.index):
                 self._passed_at[at] = place
-        self._acts.append(act)
-        self._whose.append(number)
+        self._acts.append(act if act.guard is guard else Act(guard, act.index, act.token))
 
-    def _stands(self, place: int | None, number: int, index: int | None = None) -> bool:
+    def _kept(self, guard: Guard) -> Guard:
+        """The one that says the same: each adjustment brings its own, and what they say may be long."""
+        said = _said(guard)
+        if said not in self._guards:
+            self._guards[said] = guard
+            self._guard_bytes += GUARD_BYTES + SAID_BYTES * len(said)
+        return self._guards[said]
+
+    def _stands(self, place: int | None, guard: Guard, index: int | None = None) -> bool:
         """Whether it is that guard's say yet."""
-        if place is None or place >= len(self._acts) or self._whose[place] != number:
+        if place is None or place >= len(self._acts):
             return False
         act = self._acts[place]
-        return act.token is None and index in (None, act.index)
+        return act.guard is guard and act.token is None and index in (None, act.index)
 
     def _rewinds_of(self, name: str) -> tuple[int, ...]:
         places = self._rewinds.get(name, ())
@@ -97,17 +101,19 @@ class Acts:
 
     def passed(self, guard: Guard, index: int | None = None) -> bool:
         """Whether this very guard has had its say, at this index or anywhere."""
-        number = self._numbers.get(_said(guard), -1)
-        place = self._passed.get(number) if index is None else self._passed_at.get((number, index))
-        return self._stands(place, number, index)
+        kept = self._guards.get(_said(guard))
+        if kept is None:
+            return False
+        place = self._passed.get(id(kept)) if index is None else self._passed_at.get((id(kept), index))
+        return self._stands(place, kept, index)
 
     def cut(self, index: int) -> None:
         """All that was done since the stream stood before this output token is taken back."""
         standing = self._standing(index)
-        if FEW * standing < len(self._passed_at):
+        if self._are_few(standing):
             self._begin_with(self._acts[:standing])
         else:
-            del self._acts[standing:], self._whose[standing:]
+            del self._acts[standing:]
 
     def _standing(self, index: int) -> int:
         """How many acts stand before this output token."""
@@ -116,21 +122,25 @@ class Acts:
             standing -= 1
         return standing
 
+    def _are_few(self, standing: int) -> bool:
+        """Of all that is known of."""
+        return FEW * standing < max(len(self._passed_at), len(self._guards))
+
     def until(self, index: int) -> Acts:
         """Of another that goes on as this one stood there."""
         again, standing = Acts(), self._standing(index)
-        if FEW * standing < len(self._passed_at):
+        if self._are_few(standing):
             again._begin_with(self._acts[:standing])
             return again
-        again._acts, again._whose = self._acts[:standing], self._whose[:standing]
-        again._numbers, again._guard_bytes = self._numbers.copy(), self._guard_bytes
+        again._acts = self._acts[:standing]
+        again._guards, again._guard_bytes = self._guards.copy(), self._guard_bytes
         again._passed, again._passed_at = self._passed.copy(), self._passed_at.copy()
         again._rewinds = self._rewinds.copy()
         return again
 
     def _begin_with(self, few: list[Act]) -> None:
         """And with nothing else."""
-        self._acts, self._whose, self._numbers, self._guard_bytes = [], [], {}, 0
+        self._acts, self._guards, self._guard_bytes = [], {}, 0
         self._passed, self._passed_at, self._rewinds = {}, {}, {}
         for act in few:
             self.add(act)

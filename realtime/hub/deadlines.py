@@ -48,7 +48,7 @@ class Deadlines:
     def __init__(self, call_later: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._call_later = call_later
         self._over = Slices(
-            _act, most=OVER_A_TURN, next_turn=partial(call_later, 0), weight=_weight, owner=_payer
+            self._act, most=OVER_A_TURN, next_turn=partial(call_later, 0), weight=_weight, owner=_payer
         )
 
     def after(self, delay_s: float, entry: LiveStream, act: Act) -> Timer:
@@ -56,10 +56,14 @@ class Deadlines:
         deadline.wait(self._call_later(delay_s, partial(self._over.add, (deadline,))))
         return deadline
 
-
-def _act(some: list[Deadline]) -> None:
-    for deadline in some:
-        deadline.act()
+    def _act(self, some: list[Deadline]) -> None:
+        """Where one raises, those behind it have their turn yet."""
+        over = iter(some)
+        try:
+            for deadline in over:
+                deadline.act()
+        finally:
+            self._over.add(over)
 
 
 def _weight(deadline: Deadline) -> int:

@@ -212,6 +212,24 @@ def test_of_many_whose_time_is_over_at_once_some_end_in_each_turn(monkeypatch: p
     assert left == [["a", "b", "c", "d", "e"], ["c", "d", "e"], ["e"], []]
 
 
+def test_where_ending_a_stream_fails_those_behind_it_in_its_turn_end_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.hub.deadlines.OVER_A_TURN", 2)
+    server = served()
+    listener = RecordingListener(server)
+    for request_id in "abcde":
+        listener.send(endless(request_id, timeout_ms=1000, credit=protocol.Credit()))
+    rest(server)
+    monkeypatch.setattr(server.hub.streams[2], "time_out", lambda now, step: 1 // 0)
+    server.clock.advance(1)
+    with pytest.raises(ZeroDivisionError):
+        server.clock.advance(0)
+    server.clock.advance(0)
+    rest(server)
+    assert live(server) == ["c"]
+
+
 def test_who_comes_back_before_a_streams_turn_to_end_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("realtime.hub.deadlines.OVER_A_TURN", 1)
     server = served(max_grace_ms=1000)

@@ -313,14 +313,17 @@ def result(call_id: str, ref: str) -> protocol.ToolResult:
     return protocol.ToolResult(request_id="a", call_id=call_id, content="42", ref=ref)
 
 
-async def called(server: SimulatedServer, **asked: Any) -> tuple[RecordingListener, str]:
+async def called(
+    server: SimulatedServer, request_id: str = "a", **asked: Any
+) -> tuple[RecordingListener, str]:
     """Who listens to a stream that is paused and has called a tool, and the call's id."""
     listener = RecordingListener(server)
-    listener.send(start(prompt=None, messages=HI, **({"tools": [FIND], "on_tool_call": "continue"} | asked)))
+    fields = {"request_id": request_id, "tools": [FIND], "on_tool_call": "continue"} | asked
+    listener.send(start(prompt=None, messages=HI, **fields))
     await settled()
     server.tick()
-    listener.send(protocol.Pause(request_id="a"))
-    listener.send(protocol.Inject(request_id="a", grammar="anew", text=WRITTEN))
+    listener.send(protocol.Pause(request_id=request_id))
+    listener.send(protocol.Inject(request_id=request_id, grammar="anew", text=WRITTEN))
     rest(server)
     (call,) = [event for event in listener.heard if isinstance(event, protocol.ToolCallDone)]
     return listener, call.call_id
@@ -582,6 +585,33 @@ async def test_so_they_do_where_whoever_told_them_went_before_they_were_tokens()
 
 def _refuse() -> None:
     raise Refusal("rate_limited", "Wait.")
+
+
+async def test_of_many_whose_memory_is_held_for_too_long_some_release_it_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And those no more whose results come before their turn."""
+    monkeypatch.setattr("realtime.hub.deadlines.OVER_A_TURN", 1)
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    for name in "abc":
+        listener, call_id = await called(server, name, tools=[FREE], on_tool_call="pause", tool_hold_ms=1000)
+        ends = Params(logit_bias={toy_model.EOS: 100.0})
+        listener.send(protocol.Adjust(request_id=name, params=ends))
+        listener.send(protocol.Resume(request_id=name))
+        rest(server)
+
+    def released() -> list[str]:
+        return [stream.request_id for stream in server.hub.streams if stream.released]
+
+    server.clock.advance(1)
+    assert released() == ["a"]
+    listener.send(protocol.ToolResult(request_id="c", call_id=call_id, content="42"))
+    await settled()
+    rest(server)
+    server.clock.advance(0)
+    assert released() == ["a", "b"]
+    server.clock.advance(0)
+    assert released() == ["a", "b"]
 
 
 async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_once() -> None:

@@ -730,14 +730,28 @@ def test_what_is_taken_back_of_what_guards_did_is_forgotten_wherever_it_stood(co
     assert acts.bytes == fork.bytes
 
 
-def test_what_guards_did_weighs_what_it_takes() -> None:
+@pytest.mark.parametrize("others", [1, 1000])
+def test_what_guards_did_weighs_what_it_takes(others: int) -> None:
+    """Each adjustment brings guards of its own, though they say what others did."""
     acts = Acts()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for at in range(1000):
-            acts.add(Act(Guard(name=f"{at:060}", do="tell", budget=Budget(tokens=1 + at)), at))
+            acts.add(Act(Guard(name="b", do="pause", regex=f"{at % others:01000}"), at))
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
     assert held < acts.bytes
+
+
+def test_guards_that_have_rewound_are_forgotten_with_what_they_did() -> None:
+    acts, first = Acts(), Acts()
+    for at in range(100):
+        act = Act(Guard(name=str(at), do="rewind", regex="b"), at, 65)
+        acts.add(act)
+        if at == 0:
+            first.add(act)
+    assert acts.until(0).bytes == first.bytes
+    acts.cut(0)
+    assert acts.bytes == first.bytes
