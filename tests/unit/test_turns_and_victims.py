@@ -698,6 +698,20 @@ def test_nor_for_another_tenants_turn() -> None:
     assert other.num_outputs
 
 
+def test_all_the_same_no_two_tenants_compute_what_both_begin_with() -> None:
+    """Each goes on from where any of them has come to."""
+    steps = engine(blocks=1000)
+    ones = [start(steps, one, own(9, 2000) + own(one, 10), tenant=one, credit=1) for one in range(1, 9)]
+    computed = 0
+    while not all(one.num_outputs for one in ones):
+        computed += sum(row.count for row in steps.take().rows)
+        steps.scheduler.cache.audit(ones)
+        steps.scheduler.audit()
+    block = steps.scheduler.cache.block_size
+    assert computed <= 2000 + 8 * (10 + block)
+    assert steps.scheduler.cache.used <= 2000 // block + 8 * 2
+
+
 def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
     driver = SchedulerDriver(blocks=8, batch_rows=2)
     driver.decoding(1, 2, tokens=5)
