@@ -189,6 +189,19 @@ class BlockCache:
         sequence.num_computed = position
         return position
 
+    def catch_up(self, sequence: Sequence) -> int:
+        """Have its tables go on with what others have computed since of the same tokens; returns how many
+        blocks that spares. Nothing of it is in flight."""
+        have, end = len(sequence.block_hashes), (sequence.num_tokens - 1) // self.block_size
+        ahead = new_hashes(sequence, end, self.block_size)
+        found = longest_prefix(ahead, self.blocks.has, self.windows, have)
+        hashes = [*sequence.block_hashes, *found]
+        if not found or self.lay_out(sequence, hashes) is None:
+            return 0
+        sequence.block_hashes = hashes
+        sequence.num_computed = len(hashes) * self.block_size
+        return len(found)
+
     def lay_out(self, sequence: Sequence, hashes: list[bytes]) -> list[tuple[bytes, int]] | None:
         """Have its tables hold what is read by whoever goes on behind these blocks, of which it has the
         first: what is cached of them, and blocks to be filled, which are returned with their names.

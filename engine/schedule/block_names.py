@@ -37,17 +37,20 @@ def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[byt
         yield known[at]
 
 
-def longest_prefix(chain: Iterable[bytes], there: Callable[[bytes], object], windows: Windows) -> list[bytes]:
+def longest_prefix(
+    chain: Iterable[bytes], there: Callable[[bytes], object], windows: Windows, have: int = 0
+) -> list[bytes]:
     """The hashes of the longest beginning of a chain of which all is there that whoever goes on behind it
-    reads: all of it, or the window before its end. `there`: whether a block with this name is."""
+    reads: all of it, or the window before its end. `there`: whether a block with this name is. `have`: so
+    many stand before the chain, of which all is there."""
     if windows.sizes == (None,):
         return list(takewhile(there, chain))
     hashes: list[bytes] = []
     groups = range(len(windows.sizes))
     sliding = [group for group in groups if windows.sizes[group] is not None]
-    runs = [0 for _ in groups]  # of each: how many of the last are there
+    runs = [have for _ in groups]  # of each: how many of the last are there
     longest = 0
-    for at, digest in enumerate(chain, 1):
+    for at, digest in enumerate(chain, have + 1):
         for group in groups:
             runs[group] = runs[group] + 1 if there(block_name(digest, group)) else 0
             if runs[group] < at and group not in sliding:
@@ -55,5 +58,5 @@ def longest_prefix(chain: Iterable[bytes], there: Callable[[bytes], object], win
         hashes.append(digest)
         position = at * windows.block_size
         if all(runs[group] >= at - windows.first(group, position) for group in sliding):
-            longest = at
+            longest = at - have
     return hashes[:longest]

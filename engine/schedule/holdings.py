@@ -1,16 +1,17 @@
 """Holdings: how much memory each tenant has, in the step that is being planned.
 
 What streams of one tenant share counts once: it is the first's to come, and what another gives up is what it
-has beside that. What streams of two share both have: else who comes by two addresses would have nothing. It
-knows who holds which blocks, and takes nothing.
+has beside that. What streams of two share both have, and each loses it with the last of its own that holds
+it: else who comes by two addresses would have nothing, or who begins as many do would have more than it
+can lose. It knows who holds which blocks, and takes nothing.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from engine.schedule.released import Given, Released
+from engine.schedule.released import Released
 from engine.schedule.sequence import Sequence
 
 
@@ -21,9 +22,9 @@ class Holdings:
         self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
         for one in holders:
             self._holders[one.tenant].append(one)
-        self._alone: dict[int, int] = {}  # of those who were asked for: blocks that nobody else holds
-        self._shared: dict[int, int] = {}  # and that others hold, too
-        self._gives: dict[int, int] = {}  # and by stream, of theirs
+        self._blocks: dict[int, set[int]] = {}  # of those who were asked for
+        self._more = Counter[int]()  # that they have since
+        self._gives: dict[int, int] = {}  # by stream
         self.looked = 0  # at blocks
 
     def may_have(self, tenant: int, more_than: float) -> bool:
@@ -31,34 +32,65 @@ class Holdings:
         held = (len(table) for one in self._holders.get(tenant, ()) for table in one.tables)
         return sum(held) > more_than
 
-    def of(self, tenant: int, newcomer: int = 0) -> int:
-        """`newcomer`: blocks of one of its streams that is to hold memory, which others of them may hold."""
-        return self.alone(tenant) + max(self._shared[tenant], newcomer)
-
-    def alone(self, tenant: int) -> int:
-        """What nobody else holds."""
-        if tenant not in self._alone:
+    def of(self, tenant: int, newcomer: Sequence | None = None) -> int:
+        """`newcomer`: one of its streams that is to hold memory, and begins with blocks already."""
+        if tenant not in self._blocks:
             self._look(tenant)
-        return self._alone[tenant]
+        blocks = self._blocks[tenant]
+        brings = newcomer.held_blocks if newcomer else ()
+        return len(blocks) + self._more[tenant] + sum(number not in blocks for number in brings)
 
     def _look(self, tenant: int) -> None:
-        released, given = Released(self._refs), list[Given]()
-        for one in self._holders.get(tenant, ()):
-            before, tables = released.free, one.held_tables
-            given += released.add(tables)
-            self._gives[one.stream] = released.free - before
+        """What tables share lies together (`released.py`): so each is looked at from both sides, as far as
+        none before it has it."""
+        blocks = self._blocks[tenant] = set[int]()
+        self._more[tenant] = 0
+        for one in reversed(self._holders.get(tenant, ())):
+            before, tables = len(blocks), one.held_tables
+            for table in tables:
+                _add(table, blocks)
+            self._gives[one.stream] = len(blocks) - before
             self.looked += sum(map(len, tables))
-        self._alone[tenant] = released.free
-        shared = set[int]()
-        for table in given:
-            table.rest.now.add_to(shared)
-        self._shared[tenant] = len(shared)
 
     def gives(self, holder: Sequence) -> int:
         """So many at most its tenant, which was asked for, loses by it: all of them where those behind it are
         gone."""
         return self._gives[holder.stream]
 
-    def change(self, tenant: int, blocks: int) -> None:
-        """It has so many more, or fewer."""
-        self._alone[tenant] = self.alone(tenant) + blocks
+    def alone(self, tenants: Iterable[int]) -> int:
+        """What comes free where these give up all that they have."""
+        released = Released(self._refs)
+        for tenant in tenants:
+            for one in self._holders.get(tenant, ()):
+                tables = one.held_tables
+                released.add(tables)
+                self.looked += sum(map(len, tables))
+        return released.free
+
+    def take(self, claimant: Sequence, blocks: int, losers: Iterable[Sequence], *, comes: bool) -> None:
+        """It is to have so many more, and they none; `comes`: it held no memory."""
+        for one in losers:
+            self._lose(one)
+        if comes:
+            self._holders[claimant.tenant].append(claimant)
+        if (has := self._blocks.get(claimant.tenant)) is not None:
+            has.update(claimant.held_blocks)
+            self._more[claimant.tenant] += blocks
+
+    def _lose(self, one: Sequence) -> None:
+        """What others of its tenant hold, too, is known by another look, if that is asked for again."""
+        if (has := self._blocks.get(one.tenant)) is None:
+            return
+        own = [number for number in one.held_blocks if self._refs[number] == 1]
+        if len(own) == self._gives[one.stream]:
+            has.difference_update(own)
+        else:
+            del self._blocks[one.tenant]
+
+
+def _add(table: list[int], blocks: set[int]) -> None:
+    for numbers in (reversed(table), table):
+        for number in numbers:
+            if number in blocks:
+                break
+            blocks.add(number)

@@ -2,7 +2,8 @@
 
 A sequence with a whole block ahead of it *leads*; one that would compute the same block *follows*, for as
 long as both begin alike, and then takes what the cache has. The block cache knows what stands computed; this
-is what will be. Nobody waits so for another tenant's turn, which may be as late as that tenant likes.
+is what will be. Nobody waits so for another tenant's turn, which may be as late as that tenant likes: of two
+tenants' each goes on from where either has come to (`BlockCache.catch_up`).
 
 It knows tokens and positions. It knows no turn, no memory and no budget.
 """

@@ -40,13 +40,6 @@ class Rest:
         else:
             self.end -= 1
 
-    def add_to(self, numbers: set[int]) -> None:
-        """Its blocks, from its end: before one that is among them are those that stand before that."""
-        at, blocks = self.end - 1, self.blocks
-        while at >= self.first and blocks[at] not in numbers:
-            numbers.add(blocks[at])
-            at -= 1
-
     @property
     def joined(self) -> bool:
         return self._joined is not None

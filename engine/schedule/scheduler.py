@@ -403,6 +403,8 @@ class Scheduler:
             self._begun[tenant] = self._prompts.num_begun_tokens(tenant)
         self._prompts.take(sequence)
         begins = not sequence.blocks
+        if not begins:
+            self._catch_up(sequence)
         able = not begins or (self._may_begin(sequence, tokens) and self._admit(batch, sequence))
         if not self._prefixes.follows(sequence):
             self._picked.append(sequence)
@@ -483,6 +485,15 @@ class Scheduler:
         self._running.add(sequence.stream)
         self._file_memory(sequence)
         return True
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """With those of other tenants that begin alike: it waited for no turn of theirs, nor need any two of
+        them compute the same."""
+        if sequence.in_flight or sequence.pending_load:
+            return
+        if blocks := self.cache.catch_up(sequence):
+            self._lookups += blocks
+            self._file_memory(sequence)
 
     def _let_nobody_overtake(self, sequence: Sequence, look: Look) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
 from heapq import heapify, heappop, heapreplace, nlargest
 from typing import NamedTuple
@@ -55,6 +56,14 @@ class Held(NamedTuple):
     by_it: bool
 
 
+class Had(NamedTuple):
+    """What each tenant had in a step, and what came free where some gave up all that they had."""
+
+    step: int
+    blocks: dict[int, int]
+    alone: dict[tuple[int, ...], int]
+
+
 class Holders:
     """Who holds memory, in the order in which it is taken."""
 
@@ -66,7 +75,7 @@ class Holders:
         self._all = Ranking()  # by rank
         self._tenants = Counter[int]()  # of all of them
         self._holdings: tuple[int, Holdings] | None = None  # in a step
-        self._had: dict[int, tuple[int, dict[int, int]]] = {}  # by priority: in which step, and each tenant
+        self._had: dict[int, Had] = {}  # by priority
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
         self._by_one: dict[int, Held] = {}  # by tenant, as it was when that was asked last
         self._changes = 0  # times that somebody may hold something else
@@ -120,26 +129,29 @@ class Holders:
         if last is not None and last.blocks == blocks and step < last.until:
             return last.by_it
         holdings = self._holdings_in(step)
-        by_it = holdings.may_have(tenant, blocks - 1) and holdings.alone(tenant) >= blocks
+        by_it = holdings.may_have(tenant, blocks - 1) and holdings.alone([tenant]) >= blocks
         if len(self._by_one) > MOST_IN_VAIN:
             self._by_one = {one: held for one, held in self._by_one.items() if step < held.until}
         self._by_one[tenant] = Held(blocks, step + self._looked_in(step) // A_STEP, by_it)
         return by_it
 
-    def givers(self, claimant: Sequence, blocks: int, step: int) -> list[int]:
+    def givers(self, claimant: Sequence, blocks: int, step: int) -> Several[int]:
         """Tenants that are to give a newcomer so many in its turn, if they have them. What they began
         meanwhile, as forks or when short ones end, would never have had theirs. In every other turn: not all
-        that they have may be its to take."""
+        that they have may be its to take. What others hold, too, would not come free."""
         if turns_of(claimant, step) % 2 == 0:
-            return []
-        looked_at, has = self._had.get(claimant.priority, (step - A_STEP, {}))
-        if step - looked_at >= A_STEP:
-            holdings = self._holdings_in(step)
+            return ()
+        holdings, had = self._holdings_in(step), self._had.get(claimant.priority)
+        if had is None or step - had.step >= A_STEP:
             has = {one.tenant: holdings.of(one.tenant) for one in self._equals(claimant)}
-            self._had[claimant.priority] = step, has
-        others = {tenant: count for tenant, count in has.items() if tenant != claimant.tenant}
-        givers = self._give_in_turn(claimant, step, others)
-        return givers if sum(has[one] for one in givers) >= blocks else []
+            had = self._had[claimant.priority] = Had(step, has, {})
+        others = {tenant: count for tenant, count in had.blocks.items() if tenant != claimant.tenant}
+        givers = tuple(self._give_in_turn(claimant, step, others))
+        if sum(others[one] for one in givers) < blocks:
+            return ()
+        if givers not in had.alone:
+            had.alone[givers] = holdings.alone(givers)
+        return givers if had.alone[givers] >= blocks else ()
 
     def victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
@@ -156,9 +168,9 @@ class Holders:
         for holder in self._in_order(claimant, blocks, step, running):
             taken.append((holder, released.add(holder.held_tables)))
             if released.free >= blocks:
-                needed = [(one, its) for one, its in taken if not released.spare(its, blocks)]
+                needed = [one for one, its in taken if not released.spare(its, blocks)]
                 self._note(claimant, blocks, step, needed)
-                return [one for one, _ in needed]
+                return needed
         self._remember_in_vain(claimant, blocks, step, len(taken) + self._looked_in(step))
         return []
 
@@ -253,7 +265,7 @@ class Holders:
                 yield from (one for one in others[tenant].values() if turns_of(one, step))
 
     def _give_in_turn(self, claimant: Sequence, step: int, has: dict[int, int]) -> list[int]:
-        own = self._holdings_in(step).of(claimant.tenant, len(claimant.held_blocks))
+        own = self._holdings_in(step).of(claimant.tenant, claimant)
         more = [tenant for tenant, blocks in has.items() if blocks > own]
         return nlargest(turns_of(claimant, step), more, key=has.__getitem__)
 
@@ -284,17 +296,13 @@ class Holders:
 
     def _will_have(self, claimant: Sequence, blocks: int, step: int) -> int:
         """How many its tenant does, once it has so many that are to be taken."""
-        brings = 0 if claimant in self._all else len(claimant.held_blocks)
-        return self._holdings_in(step).of(claimant.tenant, brings) + self._cache.blocks.available + blocks
+        return self._holdings_in(step).of(claimant.tenant, claimant) + self._cache.blocks.available + blocks
 
-    def _note(
-        self, claimant: Sequence, blocks: int, step: int, taken: list[tuple[Sequence, list[Given]]]
-    ) -> None:
+    def _note(self, claimant: Sequence, blocks: int, step: int, losers: list[Sequence]) -> None:
         """What is taken, for who looks in the same step."""
         if self._holdings is not None and self._holdings[0] == step:
-            self._holdings[1].change(claimant.tenant, blocks + self._cache.blocks.available)
-            for one, its in taken:
-                self._holdings[1].change(one.tenant, -sum(given.count for given in its))
+            blocks += self._cache.blocks.available
+            self._holdings[1].take(claimant, blocks, losers, comes=claimant not in self._all)
 
     def audit(self, sequences: list[Sequence]) -> None:
         """Raise unless all are filed as they are."""

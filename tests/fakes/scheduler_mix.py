@@ -16,7 +16,7 @@ from engine.api import Sampling
 from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import DUE_SHARE, Scheduler
-from engine.schedule.sequence import Sequence
+from engine.schedule.sequence import OWN, Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from engine.schedule.victims import A_TURN, MORE
 from tests.fakes.instant_steps import InstantSteps
@@ -96,6 +96,7 @@ class Mix:
             context=CONTEXT,
             priority=pick.choice(PRIORITIES),
             tenant=pick.randrange(self.sizes.tenants),
+            cache_of=0 if pick.random() < 0.5 else OWN,
         )
         if pick.random() < 0.1:
             sequence.num_yielding = len(prompt) - 1  # of an engine that is gone
@@ -193,6 +194,7 @@ class Mix:
     def _checked_victims(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
+        self._check_counted(step)
         self.scheduler._holders._holdings = None  # what tenants have by now, and not as the step began
         victims = self._victims(claimant, blocks, step, running)
         may = self._may_lose(claimant, blocks, running)
@@ -206,6 +208,12 @@ class Mix:
             assert self._freed(may) < blocks, "what can be had is had"
         self.happened["taken" if victims else "left"] += 1
         return victims
+
+    def _check_counted(self, step: int) -> None:
+        """But for what came free and was given out since."""
+        known = self.scheduler._holders._holdings
+        for tenant in known[1]._blocks if known and known[0] == step else ():
+            assert known[1].of(tenant) <= self._has(tenant), "nobody has what was taken in this step"
 
     def _freed(self, holders: list[Sequence]) -> int:
         """Blocks that nobody else holds, but for those between two that somebody does, as where two have
@@ -271,8 +279,8 @@ class Mix:
         sequences = self.scheduler.sequences.values()
         holders = [one for one in sequences if one.tenant == tenant and one in self.scheduler._holders._all]
         holders.sort(key=lambda one: (one.priority, -one.stream))
-        has = [self._freed(holders[:count]) for count in range(len(holders) + 1)]
-        return {one: more - less for one, (less, more) in zip(holders, pairwise(has), strict=True)}
+        has = [len({at for one in holders[count:] for at in one.blocks}) for count in range(len(holders) + 1)]
+        return {one: more - less for one, (more, less) in zip(holders, pairwise(has), strict=True)}
 
     def _behind(self, holder: Sequence, claimant: Sequence) -> bool:
         if holder.num_to_compute == 0 and holder.num_in_flight == 0:

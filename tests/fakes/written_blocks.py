@@ -58,5 +58,5 @@ def _marks(sequence: Sequence, end: int) -> list[int]:
     more = range(sequence.num_outputs, sequence.num_outputs + end - len(known))
     marks: list[int] = []
     for token in [*known, *(1000 + index for index in more)]:
-        marks.append(hash((marks[-1] if marks else sequence.tenant, token)))
+        marks.append(hash((marks[-1] if marks else sequence.cache_of, token)))
     return marks

@@ -18,7 +18,7 @@ from engine.schedule.batch import Batch
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
-from engine.schedule.sequence import Sequence
+from engine.schedule.sequence import OWN, Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from engine.schedule.windows import Windows
 from tests.fakes.instant_steps import InstantSteps
@@ -76,9 +76,12 @@ class Turns(RuleBasedStateMachine):
         max_tokens=st.integers(1, 30),
         credit=st.integers(0, 30),
         tenant=st.integers(0, 2),
+        cache_of=st.sampled_from([OWN, 0]),
         priority=st.integers(-1, 1),
     )
-    def add(self, prompt: int, max_tokens: int, credit: int, tenant: int, priority: int) -> None:
+    def add(
+        self, prompt: int, max_tokens: int, credit: int, tenant: int, cache_of: int, priority: int
+    ) -> None:
         self.count += 1
         self.scheduler.add(
             Sequence(
@@ -89,6 +92,7 @@ class Turns(RuleBasedStateMachine):
                 context=CONTEXT,
                 priority=priority,
                 tenant=tenant,
+                cache_of=cache_of,
             )
         )
 

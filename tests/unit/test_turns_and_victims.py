@@ -360,6 +360,30 @@ def test_what_streams_of_two_tenants_share_both_of_them_have() -> None:
     assert [one.stream for one in driver.scheduler.sequences.values() if one.evicted] == [4, 8]
 
 
+def alike(driver: SchedulerDriver) -> list[Sequence]:
+    """Three of as many tenants, which begin alike: 80 blocks, and 19 of each."""
+    ones = [
+        Sequence(stream, own(100, 4 * 80) + own(stream, 4 * 18), Sampling(), credit=1, context=999)
+        for stream in (1, 2, 3)
+    ]
+    for one in ones:
+        one.tenant, one.cache_of = one.stream, 0
+        driver.scheduler.add(one)
+        while not one.num_outputs:
+            driver.step()
+    return ones
+
+
+def test_nor_does_who_begins_as_others_do_give_its_only_stream_to_one_that_has_half_as_much() -> None:
+    """It has what they share, and loses all of that."""
+    driver = SchedulerDriver(blocks=145, step_tokens=400, batch_rows=32)
+    ones = alike(driver)
+    other = driver.add(20, 4 * 50, tenant=20)
+    driver.steps(3)
+    assert not other.blocks
+    assert not any(one.evicted for one in ones)
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
@@ -468,6 +492,18 @@ def test_who_is_to_give_memory_in_turn_takes_none_anew_before_it_in_every_other_
     driver.scheduler.remove(large)
     driver.steps(8)
     assert anew.admitted, "which waited for nobody else"
+
+
+def test_but_not_where_others_have_the_same_and_would_keep_it() -> None:
+    driver = SchedulerDriver(blocks=145, step_tokens=400, batch_rows=32)
+    ones = alike(driver)
+    large = driver.add(20, 4 * 85, tenant=20, credit=1)
+    large.memory_since -= A_TURN
+    driver.steps(2)
+    anew = driver.add(21, 4, tenant=ones[-1].tenant, credit=1)
+    go_on(driver, [*ones, anew], 3 * IN_VAIN)
+    assert anew.admitted
+    assert not large.blocks
 
 
 def test_nor_takes_it_back_that_gave_it_up_and_goes_on() -> None:
@@ -660,6 +696,20 @@ def test_nor_for_another_tenants_turn() -> None:
         start(steps, short, own(short, 64), tenant=1)
         steps.take()
     assert other.num_outputs
+
+
+def test_all_the_same_no_two_tenants_compute_what_both_begin_with() -> None:
+    """Each goes on from where any of them has come to."""
+    steps = engine(blocks=1000)
+    ones = [start(steps, one, own(9, 2000) + own(one, 10), tenant=one, credit=1) for one in range(1, 9)]
+    computed = 0
+    while not all(one.num_outputs for one in ones):
+        computed += sum(row.count for row in steps.take().rows)
+        steps.scheduler.cache.audit(ones)
+        steps.scheduler.audit()
+    block = steps.scheduler.cache.block_size
+    assert computed <= 2000 + 8 * (10 + block)
+    assert steps.scheduler.cache.used <= 2000 // block + 8 * 2
 
 
 def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
