@@ -174,9 +174,8 @@ class Context:
         if spans is None or not spans.called:
             return None
         calls = tuple(DecodedCall(c.call_id, c.name, "".join(c.arguments)) for c in spans.turn_calls)
-        begin = spans.turn_begin
         content, reasoning = spans.turn_texts(self.output.tokens)
-        tokens = self.output.turn(begin, len(self.output) - 1)
+        tokens = array("i", self.output.known_from(*spans.turn_begin, len(self.output) - 1))
         return DecodedTurn(tokens, content, reasoning, calls)
 
     # -- what is made of it ----------------------------------------------------------------------

@@ -101,7 +101,7 @@ class SpannedText:
         self._injected_tokens = 0
         self._unread = array("i")  # of the last injection
         self.bytes_read = 0  # of injections, ever
-        self._turns: list[Injected] = []  # those that opened one
+        self._turns: list[int] = []  # how many injections there were with each that opened one
         self._has_whole = False  # calls, in the last turn: asked for with every token
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
@@ -155,18 +155,22 @@ class SpannedText:
     def turn_calls(self) -> list[Call]:
         """Those of the model's last turn."""
         self._read_all()
-        return self.calls[self._turns[-1].calls if self._turns else 0 :]
+        return self.calls[self._calls_before(self._turns[-1]) if self._turns else 0 :]
+
+    def _calls_before(self, turn: int) -> int:
+        return self._injected[turn - 1].calls
 
     @property
-    def turn_begin(self) -> int:
-        """The output token with which the model's last turn begins."""
-        return self._turns[-1].index if self._turns else 0
+    def turn_begin(self) -> tuple[int, int]:
+        """The output token with which the model's last turn begins, and how many injections stand before."""
+        number = self._turns[-1] if self._turns else 0
+        return self._injected[number - 1].index if number else 0, number
 
     def turn_texts(self, tokens: Sequence[int]) -> tuple[str, str]:
         """The content of that turn, and its reasoning."""
         self._read_all()
-        opened = bisect_right(self._injected, self.turn_begin, key=_INDEX) if self._turns else 0
-        before = self._read_until(tokens, self.turn_begin, self._injected[:opened]).lengths
+        index, number = self.turn_begin
+        before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
     def take_beside(self) -> list[Beside]:
@@ -214,7 +218,7 @@ class SpannedText:
         self._injected.append(injected)
         self._injected_tokens += len(tokens)
         if new_turn:
-            self._turns.append(injected)
+            self._turns.append(len(self._injected))
             self._has_whole = False
             self._add(_inject(self._reader, injected))
             self._note_read(tokens)
@@ -271,7 +275,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
-        del self._turns[bisect_right(self._turns, index, key=_INDEX) :]
+        del self._turns[bisect_right(self._turns, kept) :]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
@@ -350,10 +354,9 @@ class SpannedText:
     def before_call(self, tokens: Sequence[int], call: Call) -> tuple[SpanReader, int, int]:
         """The reader as it was before a call, in the turn of which it is; and how many injections stand
         before, and tokens behind the prompt."""
-        here = range(
-            *(bisect(self._injected, call.index, key=_INDEX) for bisect in (bisect_left, bisect_right))
-        )
-        before = max((at + 1 for at in here if self._injected[at].new_turn), default=here.start)
+        turns = bisect_right(self._turns, self.calls.index(call), key=self._calls_before)
+        opened = self._turns[turns - 1] if turns else 0
+        before = max(opened, bisect_left(self._injected, call.index, key=_INDEX))
         injected = self._injected[:before]
         behind = call.index + sum(len(one.tokens) for one in injected)
         return self._read_until(tokens, call.index, injected), before, behind
@@ -363,7 +366,7 @@ class SpannedText:
         self._read_all()
         self._injected, before = _first_of(self._injected, count), self._injected
         self._injected_tokens = count
-        self._turns = [one for one in self._injected if one.new_turn]
+        self._turns = [number for number, one in enumerate(self._injected, 1) if one.new_turn]
         whole = _in_common(self._injected, before)
         while self._copies[-1].injected > whole:
             self._copied_bytes -= self._copies.pop().bytes

@@ -421,6 +421,42 @@ def test_a_call_that_was_put_in_right_before_a_turn_is_none_of_that_turn(paralle
     assert (client.final.finish_reason, client.final.stop_reason) == ("stop", "eos")
 
 
+def test_a_call_that_was_put_in_right_before_a_turn_is_amended_where_it_stands() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.answer(api.Appended(2, len(STOP.encode())))
+    one.steer(protocol.Inject(request_id="a", messages=[Message(role="user", content="No")], tokens=[33]))
+    one.answer(api.Appended(2, 1))
+    client.read(one.take())
+    call_id = client.calls[0]["id"]
+    one.stream.steer_call(
+        protocol.Amend(request_id="a", call_id=call_id, arguments={"q": 1}, partial=False), 0, one.now
+    )
+    amended = one.commands[-1]
+    assert isinstance(amended, api.Append)
+    one.answer(api.Appended(2, len(amended.tokens)))
+    client.read(one.take())
+    assert [(call["id"], call["arguments"]) for call in client.calls] == [(call_id, '{"q": 1}')]
+
+
+@pytest.mark.parametrize("behind_a_turn", [True, False])
+def test_what_is_put_in_where_a_turn_begins_is_kept_with_it(behind_a_turn: bool) -> None:
+    """A conversation that has the turn again had the call without its beginning."""
+    one, begun = lone(), '<tool_call>{"name": "stop", "arguments": '
+    if behind_a_turn:
+        one.write("So")
+        one.steer(protocol.Inject(request_id="a", messages=[Message(role="user", content="No")], tokens=[33]))
+        one.answer(api.Appended(2, 1))
+    one.steer(protocol.Inject(request_id="a", tokens=list(begun.encode())))
+    one.answer(api.Appended(one.index, len(begun)))
+    one.write("{}}</tool_call>")
+    _write(one, 463)  # its end
+    one.answer(finish=EOS)
+    (turn,) = one.stream.take_decoded_turns()
+    assert (bytes(turn.tokens.tolist()).decode(), [call.name for call in turn.calls]) == (STOP, ["stop"])
+
+
 @pytest.mark.parametrize(("min_tokens", "text"), [(4, "So "), (5, "So <t")])
 def test_what_is_held_at_the_end_came_with_the_last_token(min_tokens: int, text: str) -> None:
     one, client = lone(), FoldedSpans()
