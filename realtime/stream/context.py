@@ -43,15 +43,18 @@ class Context:
         grammar_starts: tuple[int, ...] = (0,),
         acts: Acts | None = None,
         guards: Guards | None = None,
+        *,
+        is_past: bool = False,
     ) -> None:
         """`output` that stands already is another stream's. `grammar_starts`: tokens behind the prompt before
         each beginning of the grammar, if it has one. `guards` have read what stands; without, those of the
-        parameters begin here."""
+        parameters begin here. `is_past`: that stream is gone, and this one goes on for it."""
         self.prompt = prompt
         self._set_params(params)
         self.output = output
         self.rules = rules
         self.inherited = len(output)  # tokens of the output that another made
+        self._is_past = is_past
         self.acts = acts or Acts()
         self.guards = guards or _guards(params, output)
         self._grammar_starts = grammar_starts
@@ -103,6 +106,12 @@ class Context:
         params = self.params
         penalised = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
         return COUNTED_S * len(self) if penalised else 0.0
+
+    @property
+    def may_have_ended(self) -> bool:
+        """With the last token of its past, behind which nothing has come."""
+        stands = self._is_past and len(self.output) == self.inherited > 0
+        return stands and not self.output.is_injected_behind
 
     def check_room(self, at: int | None, more: int, limit: int) -> None:
         """Raises Refusal where so many tokens do not fit before output token `at`, or behind all."""
@@ -191,7 +200,6 @@ class Context:
         hold_at_eos: bool,
         yields: bool,
         keep: api.Keep | None,
-        whole: bool = False,
     ) -> api.Submit:
         return api.Submit(
             number,
@@ -208,12 +216,13 @@ class Context:
             bans=self.acts.bans,
             yields=yields,
             keep=keep,
-            whole=whole,
+            whole=self.may_have_ended,
         )
 
     def inherited_whole(self) -> Context:
-        """As what another stream begins with: whatever stands is told, and guards judge what comes."""
-        return Context(self.prompt, self.params, self.output, self.rules, self._grammar_starts, self.acts)
+        """As what another stream goes on with: whatever stands is told, and guards judge what comes."""
+        starts = self._grammar_starts
+        return Context(self.prompt, self.params, self.output, self.rules, starts, self.acts, is_past=True)
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
         """As it stands before output token `index`. As after a rewind, parameters are those in force now, but

@@ -110,7 +110,6 @@ class Stream:
         self.terms = terms_of(start)
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.counts = Counts(context)
-        self._has_past = start.past is not None
         self.context = context
         self.output = context.output
         self.credit = Credit(start.credit, window=window)
@@ -595,18 +594,12 @@ class Stream:
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
                 keep=keep,
-                whole=self._is_past and not self.output.is_injected_behind,
             ),
             engine,
         )
-        if self._is_past and self.output.stopped is not None:
-            self._cancelling.ends_by(("stop", self.output.stopped))
+        if self.context.may_have_ended and self.output.stopped is not None:
+            self._cancelling.ends_by(("stop", self.output.stopped or None))
             self.cancel(now, 0)
-
-    @property
-    def _is_past(self) -> bool:
-        """Whether nothing has come yet behind its past, with which it may have come to its end."""
-        return self._has_past and len(self.output) == self.context.inherited > 0
 
     def adopt(
         self,

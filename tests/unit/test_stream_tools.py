@@ -791,6 +791,17 @@ def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) ->
     assert max(turns) <= SLICE
 
 
+def test_one_of_a_past_that_one_call_had_ended_ends_with_that() -> None:
+    tokens = list(STOP.removesuffix("</tool_call>").encode())
+    asked: dict[str, Any] = ASKED | {"parallel_tool_calls": False, "past": Past(tokens=tokens)}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.answer(finish=CANCELLED)
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason) == ("tool_calls", None)
+
+
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
     """Whoever adopts the stream reads it at once: the end of its reasoning comes before."""
     one = LoneStream(model=MODEL, on_disconnect="pause", asked=ASKED, reasoning_tokens=100)
