@@ -47,6 +47,7 @@ class Call(Struct):
     end: int | None = None
     approved: bool = False  # as it stands
     answered: int | None = None  # the output token before which its result stands
+    answer: int = 0  # the number of the injection that it is of, from 1 on
 
 
 class Injected(Struct):
@@ -211,8 +212,10 @@ class SpannedText:
         self._read_all()
         if answers:
             self.calls = [  # where it is told twice, the first time stands as long as the other does
-                _answered(call, self._fed) if call.answered is None and call.call_id in answers else call
-                for call in self.calls
+                replace(call, answered=self._fed, answer=len(self._injected) + 1)
+                if call.answered is None and call.call_id in answers
+                else call
+                for call in self.calls  # others, since forks have the same ones
             ]
         injected = Injected(self._fed, array("i", tokens), new_turn, len(self.calls))
         self._injected.append(injected)
@@ -289,7 +292,7 @@ class SpannedText:
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         calls = self._cut_texts(lengths)
         self.calls = [
-            call if call.answered is None or call.answered <= index else _answered(call, None)
+            call if call.answered is None or call.answer <= kept else replace(call, answered=None)
             for call in calls
         ]
         self._has_whole = any(call.end is not None for call in self.turn_calls)
@@ -444,11 +447,6 @@ class SpannedText:
 
 def _weight(texts: Sequence[str]) -> int:
     return TEXT_BYTES * len(texts) + sum(map(len, texts))
-
-
-def _answered(call: Call, index: int | None) -> Call:
-    """Another, since forks have the same ones."""
-    return replace(call, answered=index)
 
 
 def call_id_of(request_id: str, told: int) -> str:

@@ -26,6 +26,7 @@ from midstream.protocol import (
     ToolArguments,
     ToolCallDone,
 )
+from realtime.refusal import Refusal
 from realtime.stream.past import begun
 from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES
 from realtime.text.served_model import ServedModel
@@ -438,6 +439,27 @@ def test_a_call_that_was_put_in_right_before_a_turn_is_amended_where_it_stands()
     one.answer(api.Appended(2, len(amended.tokens)))
     client.read(one.take())
     assert [(call["id"], call["arguments"]) for call in client.calls] == [(call_id, '{"q": 1}')]
+
+
+def test_a_result_that_stood_behind_what_is_amended_is_missing_again() -> None:
+    """Both stand before the same output token."""
+    one, client = lone(on_tool_call="continue"), FoldedSpans()
+    one.write(STOP + '<tool_call>{"name": "find", "arguments": {"q": "a')
+    client.read(one.take())
+    stop, find = client.calls
+    result = protocol.ToolResult(request_id="a", call_id=stop["id"], content="Stopped")
+    one.steer(msgspec.structs.replace(one.stream.inject_of(result), tokens=[33]))
+    one.answer(api.Appended(one.index, 1))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result)
+    one.stream.steer_call(
+        protocol.Amend(request_id="a", call_id=find["id"], arguments='{"q": "ab', partial=True), 0, one.now
+    )
+    amended = one.commands[-1]
+    assert isinstance(amended, api.Append)
+    one.answer(api.Appended(one.index, len(amended.tokens)))
+    assert [bytes(tokens.tolist()) for _, tokens in one.stream.output.injections] == [b"b"]
+    assert one.stream.inject_of(result).result == result
 
 
 @pytest.mark.parametrize("behind_a_turn", [True, False])
