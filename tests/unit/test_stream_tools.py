@@ -813,11 +813,14 @@ def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) ->
     assert max(turns) <= SLICE
 
 
-def test_one_of_a_past_that_one_call_had_ended_ends_with_that() -> None:
-    tokens = list(STOP.removesuffix("</tool_call>").encode())
-    asked: dict[str, Any] = ASKED | {"parallel_tool_calls": False, "past": Past(tokens=tokens)}
+@pytest.mark.parametrize("put_in", [[], [list(STOP.encode())]])
+def test_one_of_a_past_that_one_call_had_ended_ends_with_that(put_in: list[list[int]]) -> None:
+    """One that was put in ended it with the next token."""
+    tokens = list(b"So!" if put_in else STOP.removesuffix("</tool_call>").encode())
+    past = Past(tokens=tokens, steering=[PastInject(index=2, tokens=call) for call in put_in])
+    asked: dict[str, Any] = ASKED | {"parallel_tool_calls": False, "past": past}
     params = lone().stream.context.params
-    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, put_in)
     one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
     one.answer(finish=CANCELLED)
     final = one.final()
