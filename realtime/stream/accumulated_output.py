@@ -170,11 +170,6 @@ class Output:
             index = before
         yield from self.tokens[index:until]
 
-    def turn(self, begin: int, end: int) -> array[int]:
-        """All that stands from output token `begin`, where a turn was opened, to before `end`."""
-        number = bisect_right(self.injections, begin, key=itemgetter(0))
-        return array("i", self.known_from(begin, number, end))
-
     def cut(self, index: int, stop: tuple[str, ...], injected: int | None = None) -> None:
         """Take back output from `index` on, and injections behind it. `injected`: so many of the tokens that
         were injected stay, where not all before `index` do.

@@ -43,15 +43,21 @@ class Context:
         grammar_starts: tuple[int, ...] = (0,),
         acts: Acts | None = None,
         guards: Guards | None = None,
+        *,
+        is_past: bool = False,
+        asked_behind: bool = False,
     ) -> None:
         """`output` that stands already is another stream's. `grammar_starts`: tokens behind the prompt before
         each beginning of the grammar, if it has one. `guards` have read what stands; without, those of the
-        parameters begin here."""
+        parameters begin here. `is_past`: that stream is gone, and this one goes on for it; `asked_behind`:
+        something was asked of it behind its last token, so that was not its end."""
         self.prompt = prompt
         self._set_params(params)
         self.output = output
         self.rules = rules
         self.inherited = len(output)  # tokens of the output that another made
+        self._is_past = is_past
+        self._asked_behind = asked_behind
         self.acts = acts or Acts()
         self.guards = guards or _guards(params, output)
         self._grammar_starts = grammar_starts
@@ -103,6 +109,16 @@ class Context:
         params = self.params
         penalised = params.repetition_penalty != 1 or params.presence_penalty or params.frequency_penalty
         return COUNTED_S * len(self) if penalised else 0.0
+
+    @property
+    def is_past(self) -> bool:
+        """Whether nothing has come yet behind its past, with which it may have come to its end."""
+        return self._is_past and len(self.output) == self.inherited > 0
+
+    @property
+    def had_stopped(self) -> bool:
+        """Whether it met what it stops at with the last token of its past."""
+        return self.is_past and self.output.stopped is not None
 
     def check_room(self, at: int | None, more: int, limit: int) -> None:
         """Raises Refusal where so many tokens do not fit before output token `at`, or behind all."""
@@ -174,9 +190,8 @@ class Context:
         if spans is None or not spans.called:
             return None
         calls = tuple(DecodedCall(c.call_id, c.name, "".join(c.arguments)) for c in spans.turn_calls)
-        begin = spans.turn_begin
         content, reasoning = spans.turn_texts(self.output.tokens)
-        tokens = self.output.turn(begin, len(self.output) - 1)
+        tokens = array("i", self.output.known_from(*spans.turn_begin, len(self.output) - 1))
         return DecodedTurn(tokens, content, reasoning, calls)
 
     # -- what is made of it ----------------------------------------------------------------------
@@ -192,7 +207,6 @@ class Context:
         hold_at_eos: bool,
         yields: bool,
         keep: api.Keep | None,
-        whole: bool = False,
     ) -> api.Submit:
         return api.Submit(
             number,
@@ -209,12 +223,13 @@ class Context:
             bans=self.acts.bans,
             yields=yields,
             keep=keep,
-            whole=whole,
+            whole=self.is_past and not self._asked_behind,
         )
 
-    def inherited_whole(self) -> Context:
-        """As what another stream begins with: whatever stands is told, and guards judge what comes."""
-        return Context(self.prompt, self.params, self.output, self.rules, self._grammar_starts, self.acts)
+    def as_past(self, *, asked_behind: bool) -> Context:
+        """As what another stream goes on with: whatever stands is told, and guards judge what comes."""
+        begun = self.prompt, self.params, self.output, self.rules, self._grammar_starts, self.acts
+        return Context(*begun, is_past=True, asked_behind=asked_behind)
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
         """As it stands before output token `index`. As after a rewind, parameters are those in force now, but

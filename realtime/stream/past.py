@@ -44,7 +44,7 @@ def begun(
                 f"`past.steering` has a step at token {step.index}: they stand in their order, and none "
                 f"behind the {len(past.tokens)} of `past.tokens`.",
             )
-        for _ in _read(context, past.tokens[len(context.output) : step.index]):
+        for _ in _read(context, past.tokens, step.index):
             yield context
         if isinstance(step, PastAdjust):
             context.adjust(merged(context.params, step.params, vocab=model.vocab))
@@ -52,23 +52,25 @@ def begun(
             for _ in _inject(context, start.request_id, step, next(injections)):
                 yield context
         yield context
-    for _ in _read(context, past.tokens[len(context.output) :]):
+    for _ in _read(context, past.tokens, len(past.tokens)):
         yield context
     if past.text_length is not None:
         _stand(context, past.text_length)
     _check(context, model)
-    yield context.inherited_whole()
+    asked_behind = any(step.index == len(past.tokens) for step in past.steering[-1:])
+    yield context.as_past(asked_behind=asked_behind)
 
 
-def _read(context: Context, tokens: list[int]) -> Iterator[None]:
-    for at, token in enumerate(tokens, 1):
-        if context.output.stopped is not None:
+def _read(context: Context, tokens: list[int], until: int) -> Iterator[None]:
+    """With a token it ends: a call that was put in, and was enough, ended it with the one behind."""
+    for at, token in enumerate(tokens[len(context.output) : until], 1):
+        context.output.add(token)
+        if context.output.stopped is not None and len(context.output) < len(tokens):
             raise Refusal(
                 "invalid_params",
                 "`past.tokens` go beyond the end of the stream: with token "
                 f"{len(context.output) - 1} it meets what it stops at.",
             )
-        context.output.add(token)
         if not at % A_TURN:
             yield
     if context.output.spans is not None:

@@ -47,6 +47,7 @@ class Call(Struct):
     end: int | None = None
     approved: bool = False  # as it stands
     answered: int | None = None  # the output token before which its result stands
+    answer: int = 0  # the number of the injection that it is of, from 1 on
 
 
 class Injected(Struct):
@@ -101,7 +102,7 @@ class SpannedText:
         self._injected_tokens = 0
         self._unread = array("i")  # of the last injection
         self.bytes_read = 0  # of injections, ever
-        self._turns: list[Injected] = []  # those that opened one
+        self._turns: list[int] = []  # how many injections there were with each that opened one
         self._has_whole = False  # calls, in the last turn: asked for with every token
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
@@ -155,18 +156,22 @@ class SpannedText:
     def turn_calls(self) -> list[Call]:
         """Those of the model's last turn."""
         self._read_all()
-        return self.calls[self._turns[-1].calls if self._turns else 0 :]
+        return self.calls[self._calls_before(self._turns[-1]) if self._turns else 0 :]
+
+    def _calls_before(self, turn: int) -> int:
+        return self._injected[turn - 1].calls
 
     @property
-    def turn_begin(self) -> int:
-        """The output token with which the model's last turn begins."""
-        return self._turns[-1].index if self._turns else 0
+    def turn_begin(self) -> tuple[int, int]:
+        """The output token with which the model's last turn begins, and how many injections stand before."""
+        number = self._turns[-1] if self._turns else 0
+        return self._injected[number - 1].index if number else 0, number
 
     def turn_texts(self, tokens: Sequence[int]) -> tuple[str, str]:
         """The content of that turn, and its reasoning."""
         self._read_all()
-        opened = bisect_right(self._injected, self.turn_begin, key=_INDEX) if self._turns else 0
-        before = self._read_until(tokens, self.turn_begin, self._injected[:opened]).lengths
+        index, number = self.turn_begin
+        before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
     def take_beside(self) -> list[Beside]:
@@ -207,14 +212,16 @@ class SpannedText:
         self._read_all()
         if answers:
             self.calls = [  # where it is told twice, the first time stands as long as the other does
-                _answered(call, self._fed) if call.answered is None and call.call_id in answers else call
-                for call in self.calls
+                replace(call, answered=self._fed, answer=len(self._injected) + 1)
+                if call.answered is None and call.call_id in answers
+                else call
+                for call in self.calls  # others, since forks have the same ones
             ]
         injected = Injected(self._fed, array("i", tokens), new_turn, len(self.calls))
         self._injected.append(injected)
         self._injected_tokens += len(tokens)
         if new_turn:
-            self._turns.append(injected)
+            self._turns.append(len(self._injected))
             self._has_whole = False
             self._add(_inject(self._reader, injected))
             self._note_read(tokens)
@@ -271,7 +278,7 @@ class SpannedText:
         kept = bisect_right(self._injected, index, key=_INDEX)
         self._injected_tokens -= sum(len(one.tokens) for one in self._injected[kept:])
         del self._injected[kept:]
-        del self._turns[bisect_right(self._turns, index, key=_INDEX) :]
+        del self._turns[bisect_right(self._turns, kept) :]
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
@@ -285,7 +292,7 @@ class SpannedText:
         self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
         calls = self._cut_texts(lengths)
         self.calls = [
-            call if call.answered is None or call.answered <= index else _answered(call, None)
+            call if call.answered is None or call.answer <= kept else replace(call, answered=None)
             for call in calls
         ]
         self._has_whole = any(call.end is not None for call in self.turn_calls)
@@ -350,10 +357,9 @@ class SpannedText:
     def before_call(self, tokens: Sequence[int], call: Call) -> tuple[SpanReader, int, int]:
         """The reader as it was before a call, in the turn of which it is; and how many injections stand
         before, and tokens behind the prompt."""
-        here = range(
-            *(bisect(self._injected, call.index, key=_INDEX) for bisect in (bisect_left, bisect_right))
-        )
-        before = max((at + 1 for at in here if self._injected[at].new_turn), default=here.start)
+        turns = bisect_right(self._turns, self.calls.index(call), key=self._calls_before)
+        opened = self._turns[turns - 1] if turns else 0
+        before = max(opened, bisect_left(self._injected, call.index, key=_INDEX))
         injected = self._injected[:before]
         behind = call.index + sum(len(one.tokens) for one in injected)
         return self._read_until(tokens, call.index, injected), before, behind
@@ -363,7 +369,6 @@ class SpannedText:
         self._read_all()
         self._injected, before = _first_of(self._injected, count), self._injected
         self._injected_tokens = count
-        self._turns = [one for one in self._injected if one.new_turn]
         whole = _in_common(self._injected, before)
         while self._copies[-1].injected > whole:
             self._copied_bytes -= self._copies.pop().bytes
@@ -441,11 +446,6 @@ class SpannedText:
 
 def _weight(texts: Sequence[str]) -> int:
     return TEXT_BYTES * len(texts) + sum(map(len, texts))
-
-
-def _answered(call: Call, index: int | None) -> Call:
-    """Another, since forks have the same ones."""
-    return replace(call, answered=index)
 
 
 def call_id_of(request_id: str, told: int) -> str:

@@ -110,12 +110,6 @@ class Stream:
         self.terms = terms_of(start)
         self.final: protocol.Final | None = None  # there is one once it has ended
         self.counts = Counts(context)
-        past = start.past
-        self._has_past = past is not None
-        # Something was asked of it behind the last token of its past: so that was not its end.
-        self._is_asked_behind = past is not None and any(
-            step.index == len(past.tokens) for step in past.steering[-1:]
-        )
         self.context = context
         self.output = context.output
         self.credit = Credit(start.credit, window=window)
@@ -596,27 +590,16 @@ class Stream:
                 credit=self.credit.granted,
                 priority=self.terms.priority,
                 owner=self.owner,
-                paused=self._pausing.holds or self._had_stopped,  # nothing is sampled behind that
+                paused=self._pausing.holds or self.context.had_stopped,  # nothing is sampled behind that
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
                 keep=keep,
-                whole=self._is_past and not self._is_asked_behind,
             ),
             engine,
         )
-        if self._had_stopped:
-            self._cancelling.ends_by(("stop", self.output.stopped))
+        if self.context.had_stopped:
+            self._cancelling.ends_by(("stop", self.output.stopped or None))
             self.cancel(now, 0)
-
-    @property
-    def _is_past(self) -> bool:
-        """Whether nothing has come yet behind its past, with which it may have come to its end."""
-        return self._has_past and len(self.output) == self.context.inherited > 0
-
-    @property
-    def _had_stopped(self) -> bool:
-        """Whether it met a stop string with the last token of its past."""
-        return self._is_past and self.output.stopped is not None
 
     def adopt(
         self,
@@ -972,7 +955,7 @@ class Stream:
 
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
-            case "length" if self._had_stopped:
+            case "length" if self.context.had_stopped:
                 self._conclude(*self._cancelling.end, now)
             case "eos" | "length" if self._guard_acts_at_end(now, finish):
                 return

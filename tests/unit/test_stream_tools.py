@@ -26,6 +26,7 @@ from midstream.protocol import (
     ToolArguments,
     ToolCallDone,
 )
+from realtime.refusal import Refusal
 from realtime.stream.past import begun
 from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES
 from realtime.text.served_model import ServedModel
@@ -421,6 +422,63 @@ def test_a_call_that_was_put_in_right_before_a_turn_is_none_of_that_turn(paralle
     assert (client.final.finish_reason, client.final.stop_reason) == ("stop", "eos")
 
 
+def test_a_call_that_was_put_in_right_before_a_turn_is_amended_where_it_stands() -> None:
+    one, client = lone(), FoldedSpans()
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.answer(api.Appended(2, len(STOP.encode())))
+    one.steer(protocol.Inject(request_id="a", messages=[Message(role="user", content="No")], tokens=[33]))
+    one.answer(api.Appended(2, 1))
+    client.read(one.take())
+    call_id = client.calls[0]["id"]
+    one.stream.steer_call(
+        protocol.Amend(request_id="a", call_id=call_id, arguments={"q": 1}, partial=False), 0, one.now
+    )
+    amended = one.commands[-1]
+    assert isinstance(amended, api.Append)
+    one.answer(api.Appended(2, len(amended.tokens)))
+    client.read(one.take())
+    assert [(call["id"], call["arguments"]) for call in client.calls] == [(call_id, '{"q": 1}')]
+
+
+def test_a_result_that_stood_behind_what_is_amended_is_missing_again() -> None:
+    """Both stand before the same output token."""
+    one, client = lone(on_tool_call="continue"), FoldedSpans()
+    one.write(STOP + '<tool_call>{"name": "find", "arguments": {"q": "a')
+    client.read(one.take())
+    stop, find = client.calls
+    result = protocol.ToolResult(request_id="a", call_id=stop["id"], content="Stopped")
+    one.steer(msgspec.structs.replace(one.stream.inject_of(result), tokens=[33]))
+    one.answer(api.Appended(one.index, 1))
+    with pytest.raises(Refusal, match="waits for no result"):
+        one.stream.inject_of(result)
+    one.stream.steer_call(
+        protocol.Amend(request_id="a", call_id=find["id"], arguments='{"q": "ab', partial=True), 0, one.now
+    )
+    amended = one.commands[-1]
+    assert isinstance(amended, api.Append)
+    one.answer(api.Appended(one.index, len(amended.tokens)))
+    assert [bytes(tokens.tolist()) for _, tokens in one.stream.output.injections] == [b"b"]
+    assert one.stream.inject_of(result).result == result
+
+
+@pytest.mark.parametrize("behind_a_turn", [True, False])
+def test_what_is_put_in_where_a_turn_begins_is_kept_with_it(behind_a_turn: bool) -> None:
+    """A conversation that has the turn again had the call without its beginning."""
+    one, begun = lone(), '<tool_call>{"name": "stop", "arguments": '
+    if behind_a_turn:
+        one.write("So")
+        one.steer(protocol.Inject(request_id="a", messages=[Message(role="user", content="No")], tokens=[33]))
+        one.answer(api.Appended(2, 1))
+    one.steer(protocol.Inject(request_id="a", tokens=list(begun.encode())))
+    one.answer(api.Appended(one.index, len(begun)))
+    one.write("{}}</tool_call>")
+    _write(one, 463)  # its end
+    one.answer(finish=EOS)
+    (turn,) = one.stream.take_decoded_turns()
+    assert (bytes(turn.tokens.tolist()).decode(), [call.name for call in turn.calls]) == (STOP, ["stop"])
+
+
 @pytest.mark.parametrize(("min_tokens", "text"), [(4, "So "), (5, "So <t")])
 def test_what_is_held_at_the_end_came_with_the_last_token(min_tokens: int, text: str) -> None:
     one, client = lone(), FoldedSpans()
@@ -753,6 +811,20 @@ def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) ->
     turns = [read.take() for _ in begun(start, [1], params, None, MODEL, [tokens])]
     assert sum(turns) == len(tokens)
     assert max(turns) <= SLICE
+
+
+@pytest.mark.parametrize("put_in", [[], [list(STOP.encode())]])
+def test_one_of_a_past_that_one_call_had_ended_ends_with_that(put_in: list[list[int]]) -> None:
+    """One that was put in ended it with the next token."""
+    tokens = list(b"So!" if put_in else STOP.removesuffix("</tool_call>").encode())
+    past = Past(tokens=tokens, steering=[PastInject(index=2, tokens=call) for call in put_in])
+    asked: dict[str, Any] = ASKED | {"parallel_tool_calls": False, "past": past}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, put_in)
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.answer(finish=CANCELLED)
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason) == ("tool_calls", None)
 
 
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
