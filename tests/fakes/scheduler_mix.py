@@ -211,9 +211,10 @@ class Mix:
 
     def _check_counted(self, step: int) -> None:
         """But for what came free and was given out since."""
-        looked_at, holdings = self.scheduler._holders._holdings or (None, None)
-        for tenant in holdings._blocks if holdings and looked_at == step else ():
-            assert holdings.of(tenant) <= self._has(tenant), "nobody has what was taken in this step"
+        if (known := self.scheduler._holders._holdings) is None or known[0] != step:
+            return
+        for tenant in known[1]._blocks:
+            assert known[1].of(tenant) <= self._has(tenant), "nobody has what was taken in this step"
 
     def _freed(self, holders: list[Sequence]) -> int:
         """Blocks that nobody else holds, but for those between two that somebody does, as where two have
