@@ -7,6 +7,7 @@ import json
 import threading
 from collections import OrderedDict
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
+    Fork,
     Function,
     Grammar,
     Message,
@@ -35,11 +37,12 @@ from realtime.hub.frame_tokenizing import (
     tools_length,
     weight,
 )
-from realtime.hub.hub import LONG_TEXT
+from realtime.hub.hub import LONG_TEXT, WOKEN_A_TURN
 from realtime.hub.output_rules import output_rules
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
+from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text import grammar
@@ -50,7 +53,7 @@ from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, settled, start
-from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
+from tests.fakes.simulated_server import EngineSize, SimulatedServer, toy_tokenizer
 from tests.fakes.small_tokenizers import ROLES, byte_level_json
 
 HI = [Message(role="user", content="Hi")]
@@ -327,6 +330,30 @@ async def called(
     rest(server)
     (call,) = [event for event in listener.heard if isinstance(event, protocol.ToolCallDone)]
     return listener, call.call_id
+
+
+async def test_forks_that_have_waited_until_their_stream_had_read_begin_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand would hold everybody up for a second."""
+    server = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=100))
+    listener = RecordingListener(server)
+    listener.send(start())
+    with monkeypatch.context() as reading:
+        reading.setattr(Stream, "reads_injected", True)
+        for n in range(5 * WOKEN_A_TURN):
+            listener.send(protocol.Start(request_id=f"fork{n}", fork=Fork(request_id="a", at=0)))
+        await asyncio.sleep(0)
+    (stream,) = server.hub.streams
+    entry = server.hub._registry.by_number(stream.number)
+    assert entry is not None
+    entry.tell_read()
+    streams = [1]
+    while server.hub._long_texts.keys:
+        await asyncio.sleep(0)
+        streams.append(len(server.hub.streams))
+    assert streams[-1] == 1 + 5 * WOKEN_A_TURN
+    assert max(after - before for before, after in pairwise(streams)) <= WOKEN_A_TURN
 
 
 async def test_a_result_behind_a_long_text_is_judged_when_its_turn_comes() -> None:
