@@ -64,6 +64,15 @@ export type RewindLine = LineFields & {
     index: number;
 };
 /**
+ * It goes on as a fork of it does, whose parameters differ in these
+ */
+export type ForkedLine = LineFields & {
+    type: "forked";
+    index: number;
+    params: Params;
+    on_tool_call?: "finish" | "pause" | "continue";
+};
+/**
  * It waits for results of its calls.
  */
 export type WaitsLine = LineFields & {
@@ -112,7 +121,7 @@ export type FinalLine = LineFields & {
     finish_reason: string;
     stop_reason?: string;
 };
-export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | WaitsLine | ToolResultLine | AmendLine;
+export type ControlLine = PauseLine | ResumeLine | AdjustLine | InjectLine | RewindLine | ForkedLine | WaitsLine | ToolResultLine | AmendLine;
 export type Line = StartLine | TokensLine | ControlLine | GuardLine | MovedLine | LostLine | FinalLine;
 /**
  * One stream's lines, those behind the first in their order.

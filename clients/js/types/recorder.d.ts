@@ -7,8 +7,7 @@ export class Recorder {
     /** Of the stream that is about to be started: its tokens come with ids and log probabilities. @param {Start} frame */
     begin(frame: Start): void;
     /**
-     * For a fork of this stream: as it was up to there, and then as the fork goes on. A fork is its stream, with other
-     * parameters from a token on.
+     * For a fork of this stream: as it was up to there, and then as the fork goes on.
      * @param {number} at @param {number} [stream] its number in the file
      */
     fork(at: number, stream?: number): Recorder;
