@@ -7,6 +7,7 @@ does.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import runpy
@@ -49,7 +50,10 @@ def become_server(
         setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115 - until it ends
     from midstream.__main__ import main
 
-    sys.exit(main(words))
+    try:
+        sys.exit(main(words))
+    finally:
+        atexit._run_exitfuncs()  # as in a process that begins anew: multiprocessing leaves it out
 
 
 def _descriptors() -> set[int]:
