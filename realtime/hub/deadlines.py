@@ -13,7 +13,6 @@ from realtime.hub.registry import LiveStream, Timer, weight_of_end
 from realtime.hub.slices import Slices
 
 OVER_A_TURN = 64  # streams
-REFUSED = 16  # commands that the end of one refuses, and that weigh as a stream more
 
 Act = Callable[[LiveStream], None]
 
@@ -29,7 +28,7 @@ class Deadline:
 
     @property
     def weight(self) -> int:
-        return 0 if self._entry is None else weight_of_end(self._entry.stream, REFUSED)
+        return 0 if self._entry is None else weight_of_end(self._entry.stream)
 
     def wait(self, timer: Timer) -> None:
         self._timer = timer

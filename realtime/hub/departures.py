@@ -23,7 +23,6 @@ from realtime.hub.waking import Wake, Waking
 from realtime.stream.stream import Stream
 
 LEFT_A_TURN = 64  # streams
-REFUSED = 16  # commands that the end of one would have refused, and that weigh as a stream more
 
 
 class Left(NamedTuple):
@@ -127,4 +126,4 @@ class Departures:
 
 
 def _weight(left: Left) -> int:
-    return 1 if left.stream is None else weight_of_end(left.stream, REFUSED)
+    return 1 if left.stream is None else weight_of_end(left.stream)

@@ -68,7 +68,6 @@ TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may ha
 RESTORED_S = 60e-9  # a token whose memory was given up, is looked for again, and given back
 CANCELLED_A_TURN = 64  # streams
 WOKEN_A_TURN = 8  # frames that have waited until a stream had read what was injected
-REFUSED = 16  # commands that the end of one refuses, and that weigh as a stream more
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -77,7 +76,7 @@ def _nothing() -> None:
 
 
 def _weight(entry: LiveStream) -> int:
-    return weight_of_end(entry.stream, REFUSED)
+    return weight_of_end(entry.stream)
 
 
 def _goes_on(frame: StreamFrame) -> bool:

@@ -25,8 +25,10 @@ from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import StreamQuota
 
+REFUSED = 16  # commands that the end of a stream refuses, and that weigh as a stream more
 
-def weight_of_end(stream: Stream, refused: int) -> int:
+
+def weight_of_end(stream: Stream, refused: int = REFUSED) -> int:
     """Of one that ends in a turn with others: so many commands that its end refuses weigh as one more."""
     return 1 + stream.num_waiting // refused
 

@@ -8,7 +8,8 @@ import pytest
 
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
-from realtime.hub.hub import LONG_TEXT, REFUSED
+from realtime.hub.hub import LONG_TEXT
+from realtime.hub.registry import REFUSED
 from tests.fakes.checking_client import Reader
 from tests.fakes.simulated_client import LONG, SIZE, due, opened, refused, rest, run_out, settled, start
 from tests.fakes.simulated_server import toy_tokenizer

@@ -10,7 +10,7 @@ steered it away from, and `ONWARD` keeps it from ending.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from msgspec import Struct, UnsetType, to_builtins
 from msgspec.structs import asdict
@@ -37,8 +37,6 @@ from midstream.record_format import (
 )
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from midstream.client import Client
     from midstream.spans import Call
     from midstream.stream import Stream
@@ -102,8 +100,11 @@ async def replay(client: Client, record: Record) -> Replay:
         options |= {"parallel_tool_calls": start.parallel_tool_calls, "on_tool_call": start.on_tool_call}
     options |= _given(start.params) | {"logprobs": TOP}
     stream = await client.start(window=1, credit={"limit": 0}, return_tokens=True, **options)
-    async with _Player(client, stream, record) as player:
+    player = _Player(client, stream, record)
+    try:
         return await player.play()
+    finally:
+        await player.leave()
 
 
 # -- what is to be played --------------------------------------------------------------------------
@@ -201,13 +202,10 @@ class _Player:
         self._difference: Difference | None = None
         self._fingerprints: list[str] = []
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stream.__aexit__(kind, error, trace)
+    async def leave(self) -> None:
+        """There is nothing more to play."""
+        async with self._stream:
+            pass
 
     async def play(self) -> Replay:
         try:
