@@ -544,7 +544,7 @@ class Hub:
                 stream.grant(limit, now)
             case protocol.Cancel(ref=ref):
                 stream.cancel(now, step, ref, send_reply)
-                entry.note(frame)
+                entry.note(replace(frame, ref=None) if send_reply else frame)  # `final` has a listener's
             case protocol.Inject():
                 self._inject(entry, frame, tokens, send_reply, listener.owe)
             case protocol.Approve() | protocol.Amend():

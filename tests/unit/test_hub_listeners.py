@@ -178,6 +178,24 @@ def test_who_steers_what_another_listens_to_is_told_where_it_goes_elsewhere() ->
     }
 
 
+def test_whoever_cancels_and_does_not_listen_has_no_part_in_what_another_gateway_builds() -> None:
+    """Of two one alone had its engine cancel it: with the other it would have heard something else."""
+    server = SimulatedServer(SIZE, keeps=True)
+    RecordingListener(server).send(endless(on_disconnect="continue"))
+    button = RecordingListener(server)
+    for ref in ("stop", "again"):
+        button.send(protocol.Cancel(request_id="a", ref=ref))
+    button.send(protocol.Pause(request_id="a"))
+    while server.down:
+        server.deliver_down()
+    (stream,) = server.hub.streams
+    built = server.engines[0].keeping.rebuilt(stream.number, stream.model, server.window, stream.owner)
+    assert built is not None
+    built.receive_news(api.News(stream.number, finish=api.Finish("cancelled")), now=0.0)
+    assert built.final is not None
+    assert built.final.ref is None
+
+
 def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -> None:
     server = SimulatedServer(SIZE, keeps=True)
     listener = RecordingListener(server)
