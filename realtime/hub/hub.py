@@ -67,7 +67,6 @@ from realtime.text.served_model import ServedModel
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
 RESTORED_S = 60e-9  # a token whose memory was given up, is looked for again, and given back
 CANCELLED_A_TURN = 64  # streams
-WOKEN_A_TURN = 8  # frames that have waited until a stream had read what was injected
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
 
 
@@ -414,10 +413,7 @@ class Hub:
             while entry.stream.reads_injected:
                 read = asyncio.Event()
                 entry.once_read.append(read.set)
-                turns = len(entry.once_read) // WOKEN_A_TURN
                 await read.wait()
-                for _ in range(turns):  # a thousand forks would hold everybody up for a second in one turn
-                    await asyncio.sleep(0)
 
     def settle(self, key: StreamKey) -> None:
         self._adoptions.settle(key)

@@ -12,8 +12,9 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, KeysView
-from itertools import islice
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
@@ -28,7 +29,7 @@ from realtime.hub.frame_tokenizing import (
     tokenize,
     weight,
 )
-from realtime.hub.listener import Listener
+from realtime.hub.listener import Listener, Payer
 from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
@@ -53,7 +54,7 @@ class WaitingFrame(NamedTuple):
     listener: Listener
     size: int | None  # where it is counted
     acted: Callable[[], None]  # to be called when its turn is over
-    behind: list[asyncio.Event]  # that others are, by which what it forks comes here
+    behind: asyncio.Event | None  # that another is, by which what it forks comes here
     done: asyncio.Event
 
 
@@ -100,7 +101,7 @@ class LongTexts:
         self._quotas = quotas
         self._queues = SerialQueues[StreamKey, WaitingFrame](self._work_off, receiver.note_if_empty)
         self._waiting_frames = WaitingFrames()
-        self._last_forks: dict[StreamKey, asyncio.Event] = {}  # of streams that are awaited: when it is done
+        self._forking = WeakValueDictionary[Payer, asyncio.Lock]()  # whose turn it is to fork, of each one's
         self._pool = pool
 
     @property
@@ -124,21 +125,19 @@ class LongTexts:
             return False
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
-        forked = forked_by(key, frame) if self._receiver.awaits_forked(key, frame) else None
-        behind, done = [] if forked is None else self._before(forked), asyncio.Event()
-        waiting = WaitingFrame(frame, listener, size, acted, behind, done)
-        if forked is not None:
-            self._last_forks[forked] = done
+        behind = self._forked_is_there(key, frame)
+        waiting = WaitingFrame(frame, listener, size, acted, behind, asyncio.Event())
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
 
-    def _before(self, forked: StreamKey) -> list[asyncio.Event]:
-        """What a fork of it waits for: first the fork before it, or a thousand would act in one turn; then
-        the last frame of the stream itself, if any is there: for a turn its queue is, and empty."""
-        fork = self._last_forks.get(forked)
-        last = [waiting.done for waiting in islice(self._queues.latest_first(forked), 1)]
-        return last if fork is None else [fork, *last]
+    def _forked_is_there(self, key: StreamKey, frame: StreamFrame) -> asyncio.Event | None:
+        """Or will not be: set behind all that waits for the stream that is forked. None where nothing does:
+        for a turn behind the last of these its queue is there yet, and empty."""
+        forked = forked_by(key, frame)
+        if forked is None or not self._receiver.awaits_forked(key, frame):
+            return None
+        return next((waiting.done for waiting in self._queues.latest_first(forked)), None)
 
     def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
@@ -157,8 +156,8 @@ class LongTexts:
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
         frame, listener, size, acted, behind, done = waiting
         try:
-            for other in behind:
-                await other.wait()
+            if behind is not None:
+                await behind.wait()
             await self._receiver.find(key, frame, listener)
             await self._receiver.read(key, frame)
             if not listener.gone:
@@ -166,34 +165,46 @@ class LongTexts:
                 frame = self._receiver.due(key, frame)
                 listener.owe(time.thread_time() - began_s)
             tokens = await self._tokens(key, frame, listener)
-            await self._receiver.read(key, frame)
+            async with self._turn(key, frame, listener.payer):
+                await self._receiver.read(key, frame)
+                await self._act(key, frame, listener, tokens, acted)
         except Refusal as refusal:
             self._receiver.refuse(listener, frame, refusal)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - also of a library of another language
             self._fail(listener, frame, error, "tokenize this frame's text")
-        else:
-            if not listener.gone:
-                began_s = time.thread_time()
-                try:
-                    self._receiver.receive(key, frame, listener, tokens)
-                    acted()
-                except Exception as error:  # noqa: BLE001 - whoever sent it waits for an answer
-                    self._fail(listener, frame, error, "act on this frame")
-                await listener.pay(time.thread_time() - began_s)
         finally:
             done.set()
-            self._forget_fork(key, frame, done)
             self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
 
-    def _forget_fork(self, key: StreamKey, frame: StreamFrame, done: asyncio.Event) -> None:
-        """Unless another waits behind it."""
-        forked = forked_by(key, frame)
-        if forked is not None and self._last_forks.get(forked) is done:
-            del self._last_forks[forked]
+    def _turn(self, key: StreamKey, frame: StreamFrame, payer: Payer) -> AbstractAsyncContextManager[object]:
+        """One's forks act one after the other, and each is paid for before the next: what they have waited
+        for may be the same, and a thousand would hold everybody up for a second in one turn."""
+        if forked_by(key, frame) is None:
+            return nullcontext()
+        return self._forking.setdefault(payer, asyncio.Lock())
+
+    async def _act(
+        self,
+        key: StreamKey,
+        frame: StreamFrame,
+        listener: Listener,
+        tokens: Tokenized | None,
+        acted: Callable[[], None],
+    ) -> None:
+        """It is paid for when this returns."""
+        if listener.gone:
+            return
+        began_s = time.thread_time()
+        try:
+            self._receiver.receive(key, frame, listener, tokens)
+            acted()
+        except Exception as error:  # noqa: BLE001 - whoever sent it waits for an answer
+            self._fail(listener, frame, error, "act on this frame")
+        await listener.pay(time.thread_time() - began_s)
 
     def _fail(self, listener: Listener, frame: StreamFrame, error: BaseException, to: str) -> None:
         """What it says may quote the text: only its kind is logged."""

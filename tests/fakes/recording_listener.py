@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from midstream import protocol
 from realtime.hub.observers import Caller
 from realtime.hub.starting import tenant_number
@@ -74,6 +76,7 @@ class RecordingListener:
 
     async def pay(self, work_s: float) -> None:
         self.paid_s += work_s
+        await asyncio.sleep(0)  # as where that is as much as one may have done in a turn
 
     def wake(self, stream: Stream) -> None:
         """As a connection does: whoever keeps up is given what there is at once."""

@@ -4,7 +4,9 @@ one that cannot be."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
+from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -142,6 +144,33 @@ async def test_a_fork_may_have_begun_where_its_stream_was_and_is_looked_for_wher
     begun_here = here.hub._adoptions.may_be_found(*asked)
     stream.outbox.epoch += 1  # as who adopts it counts
     assert (begun_here, here.hub._adoptions.may_be_found(*asked)) == (False, True)
+
+
+async def test_forks_that_were_looked_for_elsewhere_begin_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Engines answer many in one message: they would hold everybody up for as long as all of them take."""
+    here = SimulatedServer(dataclasses.replace(SIZE, slots=30), keeps=True)
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    (stream,) = here.hub.streams
+    stream.outbox.epoch += 1  # as who adopts it counts
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    for n in range(20):
+        listener.send(
+            protocol.Start(request_id=f"fork{n}", fork=Fork(request_id="a"), on_disconnect="continue")
+        )
+    await asyncio.sleep(0)
+    searches = here.hub._keepers._searches
+    assert len(searches) == 20
+    for number in searches:
+        here.hub.receive_answer(0, api.Adopted(number))
+    streams = [1]
+    while here.hub._long_texts.keys:
+        await asyncio.sleep(0)
+        streams.append(len(here.hub.streams))
+    assert streams[-1] == 21
+    assert max(after - before for before, after in pairwise(streams)) == 1
 
 
 async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:

@@ -180,7 +180,7 @@ async def test_forks_that_have_waited_begin_one_after_the_other() -> None:
         streams.append(len(server.hub.streams))
     assert streams[-1] == 21
     assert max(after - before for before, after in pairwise(streams)) == 1
-    assert not server.hub._long_texts._last_forks
+    assert not server.hub._long_texts._forking
 
 
 async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_do_not_wait_for_ever() -> (
