@@ -61,6 +61,15 @@ def test_detached_before_the_engine_has_paused_it_and_attached_again_it_goes_on(
     assert lone.commands[1:] == [api.Pause(7), api.Resume(7)]
 
 
+def test_one_that_has_ended_as_it_was_to_pause_asks_its_engine_for_nothing_more() -> None:
+    """Which keeps its end for another gateway, and nothing by which this would say the same."""
+    lone = LoneStream(on_disconnect="pause", max_tokens=2)
+    lone.detach()
+    lone.write("ab", finish=RUN_OUT)
+    assert kinds(lone.attach()) == ["Attached", "Started", "Token", "Final"]
+    assert lone.commands[1:] == [api.Pause(7)]
+
+
 def test_one_that_its_client_has_paused_stays_paused_by_the_client() -> None:
     lone = LoneStream(on_disconnect="pause")
     lone.steer(protocol.Pause(request_id="a"))
