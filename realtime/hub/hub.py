@@ -390,7 +390,7 @@ class Hub:
         self, key: StreamKey, frame: StreamFrame, listener: Listener, tokens: Tokenized | None
     ) -> None:
         self._act(key, frame, listener, tokens)
-        self._awaited.discard(key)
+        self.settle(key)  # before an engine says that it keeps what has begun
         self.flush()
 
     def awaits_forked(self, key: StreamKey, frame: StreamFrame) -> bool:

@@ -173,6 +173,31 @@ async def test_forks_that_were_looked_for_elsewhere_begin_one_after_the_other(
     assert max(after - before for before, after in pairwise(streams)) == 1
 
 
+async def test_a_name_is_settled_however_long_its_start_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it was not, who starts it elsewhere waited for that, and its claim stayed in its engine."""
+    here = SimulatedServer(SIZE, engines=2, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    registrar, other = here.hub.serving.engines.values()
+    monkeypatch.setattr(here.hub._starter, "_choose", lambda *asked: other)
+    listener, has_begun, is_paid = RecordingListener(here), asyncio.Event(), asyncio.Event()
+
+    async def pay(work_s: float) -> None:
+        has_begun.set()
+        await is_paid.wait()
+
+    monkeypatch.setattr(listener, "pay", pay)
+    listener.send(endless(on_disconnect="continue"))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    for engine in here.hub.serving.engines:
+        here.hub.receive_answer(engine, api.Adopted(number))
+    await has_begun.wait()
+    here.hub.receive_answer(other.number, api.Kept(here.hub.streams[0].number))
+    is_paid.set()
+    await settled()
+    assert api.Settle(number, engine_key(StreamKey(TENANT, "a"))) in here.engines[registrar.number].down[-1]
+
+
 async def test_while_engines_die_and_come_again_nobody_is_told_that_there_is_no_such_stream() -> None:
     """It may be with a gateway that waits for one, or has given it to one that was not asked."""
     here = SimulatedServer(SIZE, keeps=True)
