@@ -648,13 +648,13 @@ class Hub:
         return {} if model is None else self._turns.told_in(key.tenant, model.name, frame, self._clock())
 
     def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
-        """The model of a frame's stream; None where the stream is not there yet."""
+        """The model of a frame's stream; None where that, or what it forks, is not there yet."""
         entry = self._registry.by_key(key)
         if entry is not None:
             return entry.stream.model
-        if not isinstance(frame, protocol.Start) or self.awaits_forked(key, frame):
-            return None
-        return self._model_for(key, frame)
+        forked = forked_by(key, frame)
+        is_there = forked is None or self._registry.known(forked, self._clock()) is not None
+        return self._model_for(key, frame) if isinstance(frame, protocol.Start) and is_there else None
 
     def _model_for(self, key: StreamKey, frame: protocol.Start) -> ServedModel:
         """That a start asks for. A fork has the one of the stream that it forks."""

@@ -62,7 +62,7 @@ class Receiver(Protocol):
     """Who acts on frames."""
 
     def model_of(self, key: StreamKey, frame: StreamFrame) -> ServedModel | None:
-        """The model of a frame's stream; None where the stream is not there yet."""
+        """The model of a frame's stream; None where that, or what it forks, is not there yet."""
 
     def awaits_forked(self, key: StreamKey, frame: StreamFrame) -> bool:
         """Whether the stream that a frame forks is looked for, or about to begin."""

@@ -146,6 +146,25 @@ async def test_a_fork_may_have_begun_where_its_stream_was_and_is_looked_for_wher
     assert (begun_here, here.hub._adoptions.may_be_found(*asked)) == (False, True)
 
 
+async def test_a_fork_that_went_elsewhere_with_its_stream_is_looked_for_by_itself() -> None:
+    here = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(here)
+    fork = protocol.Start(request_id="b", fork=Fork(request_id="a", at=0), on_disconnect="continue")
+    for frame in (endless(on_disconnect="continue"), fork):
+        listener.send(frame)
+    here.tick()
+    for stream in here.hub.streams:
+        here.hub.receive_answer(0, api.Moved(stream.number))
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener.send(fork)
+    await asyncio.sleep(0)
+    assert listener.errors == []
+    (number,) = here.hub._keepers._searches
+    here.hub.receive_answer(0, api.Adopted(number))
+    await settled()
+    assert listener.error().code == "unknown_request"
+
+
 async def test_forks_that_were_looked_for_elsewhere_begin_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
