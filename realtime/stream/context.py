@@ -44,20 +44,18 @@ class Context:
         acts: Acts | None = None,
         guards: Guards | None = None,
         *,
-        is_past: bool = False,
-        asked_behind: bool = False,
+        may_have_ended: bool = False,
     ) -> None:
         """`output` that stands already is another stream's. `grammar_starts`: tokens behind the prompt before
         each beginning of the grammar, if it has one. `guards` have read what stands; without, those of the
-        parameters begin here. `is_past`: that stream is gone, and this one goes on for it; `asked_behind`:
-        something was asked of it behind its last token, so that was not its end."""
+        parameters begin here. `may_have_ended`: that stream is gone, and its last token may have been its
+        end."""
         self.prompt = prompt
         self._set_params(params)
         self.output = output
         self.rules = rules
         self.inherited = len(output)  # tokens of the output that another made
-        self._is_past = is_past
-        self._asked_behind = asked_behind
+        self._may_have_ended = may_have_ended
         self.acts = acts or Acts()
         self.guards = guards or _guards(params, output)
         self._grammar_starts = grammar_starts
@@ -111,14 +109,14 @@ class Context:
         return COUNTED_S * len(self) if penalised else 0.0
 
     @property
-    def is_past(self) -> bool:
-        """Whether nothing has come yet behind its past, with which it may have come to its end."""
-        return self._is_past and len(self.output) == self.inherited > 0
+    def may_have_ended(self) -> bool:
+        """With the last token of its past: nothing has come behind that, nor was asked for."""
+        return self._may_have_ended and len(self.output) == self.inherited > 0
 
     @property
     def had_stopped(self) -> bool:
-        """Whether it met what it stops at with the last token of its past."""
-        return self.is_past and self.output.stopped is not None
+        """Whether it met what it stops at with that token."""
+        return self.may_have_ended and self.output.stopped is not None
 
     def check_room(self, at: int | None, more: int, limit: int) -> None:
         """Raises Refusal where so many tokens do not fit before output token `at`, or behind all."""
@@ -133,6 +131,7 @@ class Context:
         """`frame`: which asked for it."""
         if not command.tokens:
             return
+        self._may_have_ended = False
         messages = frame.messages if isinstance(frame, protocol.Inject) else None
         answers = {message.tool_call_id for message in messages or () if message.tool_call_id is not None}
         amends = frame.call_id if isinstance(frame, protocol.Amend) else None
@@ -142,6 +141,7 @@ class Context:
             self._grammar_starts += (self._behind_prompt,)
 
     def adjust(self, params: Params) -> None:
+        self._may_have_ended = False
         if not same_grammar(params, self.params):
             self._grammar_starts = (self._behind_prompt,)
         if params.guards != self.params.guards:
@@ -223,13 +223,13 @@ class Context:
             bans=self.acts.bans,
             yields=yields,
             keep=keep,
-            whole=self.is_past and not self._asked_behind,
+            whole=self.may_have_ended,
         )
 
-    def as_past(self, *, asked_behind: bool) -> Context:
+    def as_past(self, *, may_have_ended: bool) -> Context:
         """As what another stream goes on with: whatever stands is told, and guards judge what comes."""
         begun = self.prompt, self.params, self.output, self.rules, self._grammar_starts, self.acts
-        return Context(*begun, is_past=True, asked_behind=asked_behind)
+        return Context(*begun, may_have_ended=may_have_ended)
 
     def fork(self, request_id: str, index: int, asked: Params, model: ServedModel) -> Context:
         """As it stands before output token `index`. As after a rewind, parameters are those in force now, but

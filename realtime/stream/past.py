@@ -56,9 +56,9 @@ def begun(
         yield context
     if past.text_length is not None:
         _stand(context, past.text_length)
-    _check(context, model)
     asked_behind = any(step.index == len(past.tokens) for step in past.steering[-1:])
-    yield context.as_past(asked_behind=asked_behind)
+    _check(context, model, asked_behind=asked_behind)
+    yield context.as_past(may_have_ended=not asked_behind)
 
 
 def _read(context: Context, tokens: list[int], until: int) -> Iterator[None]:
@@ -96,10 +96,11 @@ def _stand(context: Context, length: int) -> None:
         output.flush_with_last()
 
 
-def _check(context: Context, model: ServedModel) -> None:
+def _check(context: Context, model: ServedModel, *, asked_behind: bool) -> None:
+    """`asked_behind`: perhaps that it has no more tokens than fewer, which ended it there."""
     most, index = context.params.max_tokens, len(context.output)
     assert isinstance(most, int), "they are complete"
-    if most < index:
+    if most < index and not asked_behind:
         raise Refusal(
             "invalid_params",
             f"`params.max_tokens` is {most}, and `past` has {index} tokens: ask for more.",

@@ -955,7 +955,7 @@ class Stream:
 
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
-            case "length" if self.context.had_stopped:
+            case "eos" | "length" if self.context.had_stopped:
                 self._conclude(*self._cancelling.end, now)
             case "eos" | "length" if self._guard_acts_at_end(now, finish):
                 return

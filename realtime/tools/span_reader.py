@@ -157,6 +157,7 @@ class SpanReader:
             self._parts.add(Content(self._raw))
         elif self._mode == "gap" and self._fresh:
             self._parts.add(Content(self._blanks))
+        self._raw = self._blanks = ""
         return self._parts.take()
 
     def _read_text(self, text: str, origin: int) -> None:

@@ -204,6 +204,14 @@ def test_so_it_does_where_it_was_not_to_end_by_that() -> None:
     assert second.final.index == 3
 
 
+def test_one_that_was_to_have_fewer_tokens_than_it_had_ended_with_that() -> None:
+    server, reader = opened_and_read()
+    fewer = PastAdjust(index=3, params=Params(max_tokens=2))
+    second = told(server, reader, again(Past(tokens=[97] * 3, steering=[fewer])))
+    assert second.final is not None
+    assert (second.final.index, second.final.finish_reason) == (3, "length")
+
+
 def test_nothing_is_sampled_behind_a_stop_string_that_it_had_met() -> None:
     """An engine that has much to do hears of its end a step later."""
     server, reader = opened_and_read()

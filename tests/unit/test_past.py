@@ -5,10 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.past import Past
-from midstream.protocol import Adjusted, Amend, Grammar, Inject, Injected, Params, Rewound, Start, Started
+from midstream.protocol import (
+    Adjusted,
+    Amend,
+    Grammar,
+    Inject,
+    Injected,
+    Params,
+    Paused,
+    Rewound,
+    Start,
+    Started,
+    ToolResult,
+)
+from midstream.spans import Call
 
 CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris"}}</tool_call>'
 START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
@@ -42,6 +56,28 @@ def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exact
     told(past, Rewound(request_id="a", seq=2, index=index, text_length=0))
     told(past, Injected(request_id="a", seq=3, index=index, count=0, ref="2"))
     assert (past.start(START, [7, 8, 9][:index], index, 0) is not None) == exactly
+
+
+def test_a_result_that_waited_for_others_is_not_of_the_call_that_is_written_anew() -> None:
+    """It has the same id."""
+    past, call = with_a_call(), Call(call_id="c", name="find", arguments="{}", index=1, end=3)
+    past.sent(ToolResult(request_id="a", call_id="c", content="old", ref="2"))
+    past.receive(Injected(request_id="a", seq=2, index=3, count=0, ref="2"), [call])
+    assert len(past.waiting) == 1
+    past.receive(Rewound(request_id="a", seq=3, index=3, text_length=0), [call])
+    assert len(past.waiting) == 1
+    past.receive(Rewound(request_id="a", seq=4, index=2, text_length=0), [replace(call, end=None)])
+    assert past.waiting == []
+
+
+def test_one_that_was_to_go_on_behind_what_was_put_in_is_not_paused() -> None:
+    """Its `resumed` may have been lost."""
+    past = with_a_call()
+    told(past, Paused(request_id="a", seq=2, index=3, reason="client"))
+    past.sent(Inject(request_id="a", text="a", ref="2", resume=True))
+    assert past.paused
+    told(past, Injected(request_id="a", seq=3, index=3, count=1, ref="2"))
+    assert not past.paused
 
 
 def test_where_a_grammar_has_begun_is_told_whatever_other_came_before_it_there() -> None:

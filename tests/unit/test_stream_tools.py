@@ -827,6 +827,39 @@ def test_one_of_a_past_that_one_call_had_ended_ends_with_that(put_in: list[list[
     assert (final.finish_reason, final.stop_reason) == ("tool_calls", None)
 
 
+@pytest.mark.parametrize("put_in", [[list(STOP.encode())], []])
+def test_one_of_a_past_goes_on_to_the_token_behind_the_call_that_was_put_in(put_in: list[list[int]]) -> None:
+    """Which is what ends it, wherever its engine is lost, and whoever of the two put it in."""
+    past = Past(tokens=list(b"So"), steering=[PastInject(index=2, tokens=call) for call in put_in])
+    asked: dict[str, Any] = ASKED | {"parallel_tool_calls": False, "past": past}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, put_in)
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    if not put_in:
+        one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+        one.answer(api.Appended(2, len(STOP)))
+    one.lose_engine()
+    submit = one.new_engine()
+    assert not submit.paused
+    assert not submit.whole
+    one.admit()
+    _write(one, ord("!"))
+    final = one.final()
+    assert (final.index, final.finish_reason, final.stop_reason) == (3, "tool_calls", None)
+
+
+def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
+    """It came behind a turn, which had shown that what stood before was no delimiter."""
+    turn = PastInject(index=8, messages=[Message(role="user", content="x")])
+    asked: dict[str, Any] = ASKED | {"past": Past(tokens=[*b"So <tool", toy_model.EOS], steering=[turn])}
+    params = msgspec.structs.replace(lone().stream.context.params, stop=["<too"])
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [[2, 3]])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.answer(finish=EOS)
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason) == ("stop", "<too")
+
+
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
     """Whoever adopts the stream reads it at once: the end of its reasoning comes before."""
     one = LoneStream(model=MODEL, on_disconnect="pause", asked=ASKED, reasoning_tokens=100)

@@ -218,6 +218,18 @@ def test_what_is_injected_is_part_of_calls_alone() -> None:
     assert said.calls[0][2:] == [1, 7]
 
 
+@pytest.mark.parametrize("text", ["\n ", "<too", '{"na'])
+def test_what_the_end_alone_says_is_said_once(text: str) -> None:
+    """Where it is asked for again: a stream that begins with its past has been told it already."""
+    pieces = Pieces("llama3_json", single=False, reasoning=None)
+    reader, told = pieces.reader({"find": frozenset()}), Told()
+    for token in pieces.tokens(text):
+        told.add(reader.feed(token, 0))
+    told.add(reader.flush())
+    told.add(reader.flush())
+    assert told.content == text
+
+
 def test_another_turn_begins_anew() -> None:
     pieces = Pieces("hermes", single=True)
     reader, said = pieces.reader(OFFERED), Told()

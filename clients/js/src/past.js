@@ -131,9 +131,9 @@ export class Past {
     return { type: "inject", index, messages };
   }
 
-  /** @param {number} index @param {Call[]} calls those that are left */
+  /** @param {number} index @param {Call[]} calls those that are left, of which one may be open again */
   #rewind(index, calls) {
-    const left = new Set(calls.map(({ call_id }) => call_id));
+    const left = new Set(calls.filter(({ end }) => end !== undefined).map(({ call_id }) => call_id));
     for (const call of this.#results.keys()) if (!left.has(call)) this.#results.delete(call);
     const stood = this.#steps;
     this.#steps = [];

@@ -24,6 +24,19 @@ test("a call that was put in and cut by an amendment that puts nothing in is not
   }
 });
 
+test("a result that waited for others is not of the call that is written anew", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const calls = (/** @type {number | undefined} */ end) => /** @type {any[]} */ ([{ call_id: "c", name: "find", arguments: "{}", index: 1, end }]);
+  const rewound = (/** @type {number} */ index) => /** @type {any} */ ({ type: "rewound", request_id: "a", seq: 2, index, text_length: 0 });
+  past.receive(started({ seed: 1 }), []);
+  past.sent("1", { type: "tool_result", request_id: "a", call_id: "c", content: "old" });
+  past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 3, count: 0, ref: "1" }), calls(3));
+  past.receive(rewound(3), calls(3));
+  assert.equal(past.waiting.length, 1);
+  past.receive(rewound(2), calls(undefined));
+  assert.equal(past.waiting.length, 0);
+});
+
 test("where a grammar has begun at a token is told, whatever other came before it there", () => {
   const [none, one, other] = [null, { regex: "a" }, { regex: "b" }].map((grammar) => /** @type {any} */ ({ grammar }));
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));

@@ -130,6 +130,8 @@ class Past:
             self._sent.remove(frame)
         if isinstance(frame, ToolResult):
             self._results[frame.call_id] = frame
+        if isinstance(frame, Inject) and frame.resume:
+            self._paused = False  # whether or not its `resumed` has come
         cuts = isinstance(frame, Amend) and any(step.index == event.index for step in self._put)
         if event.count or cuts:  # perhaps a part of what was put in is left
             self._steps.append((self._put_in(event, frame, calls), event.count))
@@ -148,8 +150,8 @@ class Past:
         return _Unknown(index)
 
     def rewind(self, index: int, calls: Iterable[Call]) -> None:
-        """Output from `index` on is void, and these calls are left."""
-        left = {call.call_id for call in calls}
+        """Output from `index` on is void, and these calls are left, of which one may be open again."""
+        left = {call.call_id for call in calls if call.whole}
         self._results = {call: result for call, result in self._results.items() if call in left}
         stood, self._steps = self._steps, []
         for step, count in stood:
