@@ -68,14 +68,22 @@ withAndWithoutWorker("replay", [], (fixture) => {
     }
   });
 
-  /** @param {object} options @returns {Promise<import("../src/record-format.js").StreamRecord>} */
-  const guarded = async (options) => {
+  /**
+   * @param {any} options `pausedAt`: where a client pauses it, too, when a guard has
+   * @returns {Promise<import("../src/record-format.js").StreamRecord>}
+   */
+  const guarded = async ({ pausedAt, ...options }) => {
     const recorder = new Recorder();
     const stream = await fixture.client.start({ prompt: "Once upon a time", seed: 5, max_tokens: 40, ...options, recorder });
     while (!stream.final) {
       const news = stream.news();
       if (stream.tryNext()) continue;
-      if (stream.pauseReason === "guard") await stream.resume();
+      if (stream.pauseReason === "guard" && stream.index === pausedAt) {
+        await stream.pause();
+        await stream.rewind(pausedAt);
+        pausedAt = undefined;
+      }
+      if (stream.state === "paused") await stream.resume();
       if (!stream.final) await news; // it may come behind the answer
     }
     return parseRecords(recorder.text)[0];
@@ -90,6 +98,24 @@ withAndWithoutWorker("replay", [], (fixture) => {
     lines.splice(-1, 0, resume(12));
     const { difference, tokens } = await replay(fixture.client, { start, lines });
     assert.deepEqual([difference, tokens], [null, 12]);
+  });
+
+  test("whoever pauses behind a guard, and goes on, has let nothing through", async () => {
+    const guards = [{ name: "g", do: "pause", budget: { tokens: 6 } }];
+    const record = await guarded({ guards, max_tokens: 12, ignore_eos: true, pausedAt: 6 });
+    assert.equal(record.lines.filter(({ type }) => type === "guard").length, 2);
+    const { difference, tokens } = await replay(fixture.client, record);
+    assert.deepEqual([difference, tokens], [null, 12]);
+  });
+
+  test("what a guard takes back that has looked ahead was never told", async () => {
+    const { start, lines } = await guarded({ guards: [{ name: "g", do: "rewind", regex: "e[a-z ]{12}" }], window: 1 });
+    const [, before, at] = lines.flatMap(({ type }, at) => (type === "guard" ? [at] : []));
+    const guard = lines[at];
+    const stood = lines.slice(before + 1, at).filter((line) => "index" in line && "index" in guard && line.index < guard.index);
+    assert.ok(stood.length && before + 1 + stood.length < at, "the others it took back");
+    lines.splice(before + 1, at - before, guard, ...stood);
+    assert.equal((await replay(fixture.client, { start, lines })).difference, null);
   });
 
   for (const [guard, credit] of GUARDS.flatMap((guard) => [[guard], [guard, { limit: 4, prefetch: 8 }]])) {
