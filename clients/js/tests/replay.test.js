@@ -386,6 +386,28 @@ test("the record of a fork of a stream that was lost before is none", () => {
   assert.deepEqual(kinds(fork).at(-1), "lost");
 });
 
+test("a fork whose stream is not recorded ends where it begins, which is told, and the others of its file are read", () => {
+  const alone = new Recorder(2);
+  alone.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 1 }, params: {} });
+  receive(alone, started(), snapshot(1, { index: 1, text: "" }), token(1, "", { tokens: [99] }));
+  const none = new Recorder(3).fork(0);
+  none.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 0 }, params: {} });
+  receive(none, started(), snapshot(1, { index: 0, text: "" }));
+  const [fork, other, empty] = parseRecords(alone.text + calling("x").text + none.text);
+  for (const { start, lines } of [fork, empty]) {
+    assert.equal(start.fork?.request_id, "r");
+    assert.deepEqual(lines.map((line) => "why" in line && line.why.split(",")[0]), ["the stream is a fork"]);
+  }
+  assert.deepEqual(other.lines.map(({ type }) => type), ["tokens"]);
+});
+
+test("a fork that another engine computes than its stream says so", () => {
+  const fork = recorded(token(0, "", { count: 2, tokens: [97, 98] })).fork(2);
+  fork.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 2 }, params: {} });
+  receive(fork, { ...started(), fingerprint: "fp_2" }, snapshot(1, { index: 2, text: "" }));
+  assert.deepEqual(kinds(fork), ["forked", "moved"]);
+});
+
 test("a fork has nothing that took effect behind it, ahead of what had been sent", () => {
   const paused = { ...of, type: "paused", index: 5, reason: "client" };
   const recorder = recorded(token(0, "", { count: 2, tokens: [97, 98] }), paused, token(2, "", { count: 3, tokens: [99, 100, 101] }));
