@@ -237,10 +237,11 @@ class Player {
     if (this.#paused && this.#stream.pauseReason !== "guard") await this.#stream.pause();
   }
 
+  /** What only waits for results would go on by itself, where these are told or its calls taken back. */
   async #hold() {
-    if (this.#paused || this.#held) return;
-    await this.#stream.pause();
-    this.#held = true;
+    const { pauseReason } = this.#stream;
+    if (pauseReason !== "client" && pauseReason !== "guard") await this.#stream.pause();
+    this.#held ||= !this.#paused;
   }
 
   /** @param {boolean} onward */
@@ -382,8 +383,7 @@ class Player {
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
     if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted || next.ends) return;
     // It runs on, to where it was granted; unless it comes to its own end there.
-    const paused = this.#paused ? stream.pause() : this.#hold(); // as it was until it was to be guarded
-    await paused.catch((error) => {
+    await this.#hold().catch((error) => {
       if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(next);
       throw error;
     });

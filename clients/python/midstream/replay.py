@@ -253,9 +253,10 @@ class _Player:
         return effective
 
     async def _hold(self) -> None:
-        if not (self._paused or self._held):
+        """What only waits for results would go on by itself, where these are told or its calls taken back."""
+        if self._stream.pause_reason not in ("client", "guard"):
             await self._stream.pause()
-            self._held = True
+        self._held = self._held or not self._paused
 
     async def _set_onward(self, onward: bool) -> None:
         if onward != self._onward:
@@ -308,7 +309,7 @@ class _Player:
         if following.place >= self._granted or following.ends_by_itself:
             return
         try:
-            await (stream.pause() if self._paused else self._hold())  # as it was until it was to be guarded
+            await self._hold()
         except RequestFinished:
             self._end_early(following)
         if stream.index > act.index and all(more.index > act.index for more in acts[self._acted :]):
