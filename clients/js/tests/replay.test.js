@@ -232,6 +232,7 @@ test("a wrong file is told where and what", () => {
     [[START, { ...TOKENS, index: 3 }], /^line 2: token 3 stands where token 0 is due/],
     [[START, { type: "rewind", stream: 1, index: 1 }], /^line 2: it rewinds to token 1, but 0 stand/],
     [[START, { type: "forked", stream: 1, index: 1, params: {} }], /^line 2: it is forked at token 1, but 0 stand/],
+    [[START, { type: "pause", stream: 1, index: 0, release: true }], /^line 2: there is no field `release`/],
     [[START, { type: "inject", stream: 1, index: 0 }], /^line 2: an inject has one of/],
   ];
   for (const [lines, why] of wrong) {
