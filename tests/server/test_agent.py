@@ -17,6 +17,7 @@ import pytest
 import midstream
 from midstream import Agent, Call, JsonTool, ToolOutcome, ToolProgress
 from midstream.protocol import Guard, Injected, Rewound, Token, ToolCall, ToolCallDone
+from midstream.record_format import Inject, Line, Record, Resume, Rewind, Waits
 from tests.fakes.scripts import saying, spelt
 from tests.server.server_process import Metrics, Served
 
@@ -624,6 +625,21 @@ async def test_where_a_guard_pauses_it_before_the_turns_end_as_the_record_does_n
     assert not replay.equal
     assert replay.difference is not None
     assert replay.difference.replayed is None
+
+
+async def test_one_that_had_gone_on_without_results_and_was_taken_back_stands_there(
+    client: midstream.Client, tmp_path: Path
+) -> None:
+    """What waits for results would go on by itself where its calls are taken back."""
+    file = tmp_path / "run.jsonl"
+    with client.record(file):
+        run = await client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
+        assert await run.answer() == "Thanks."
+    (record,) = midstream.read_records(file)
+    at, waits = next((at, line) for at, line in enumerate(record.lines) if isinstance(line, Waits))
+    steered: list[Line] = [Resume(stream=1, index=waits.index), Rewind(stream=1, index=2)]
+    steered += [Inject(stream=1, index=2, text=" But")] * 9
+    assert (await client.replay(Record(record.start, [*record.lines[: at + 1], *steered]))).equal
 
 
 async def test_a_run_that_was_steered_plays_the_same(client: midstream.Client, tmp_path: Path) -> None:

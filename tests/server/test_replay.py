@@ -24,6 +24,7 @@ from midstream.protocol import Params
 from midstream.record_format import (
     Adjust,
     Final,
+    Forked,
     Guard,
     Inject,
     Line,
@@ -107,10 +108,10 @@ async def read(stream: midstream.Stream, tokens: int) -> None:
         pass
 
 
-async def read_past_guards(stream: midstream.Stream) -> None:
+async def read_past_pauses(stream: midstream.Stream) -> None:
     while stream.final is None:
         if stream.try_next() is None:
-            await (stream.resume() if stream.pause_reason == "guard" else stream.channel.wait())
+            await (stream.resume() if stream.state == "paused" else stream.channel.wait())
 
 
 async def steer(stream: midstream.Stream, moves: list[Move], *, to_the_end: bool = True) -> None:
@@ -225,6 +226,7 @@ GUARDS = [
     {"do": "tell", "regex": "t"},
     {"do": "pause", "budget": {"tokens": 12}},
 ]
+BUDGET: Any = {"name": "g", "do": "pause", "budget": {"tokens": 6}}
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=str)
@@ -236,7 +238,7 @@ async def test_what_guards_did_they_do_again(
         with client.record(tmp_path / "r"):
             guards: Any = [guard | {"name": "g"}]
             stream = await client.start(prompt=PROMPT, seed=5, max_tokens=40, guards=guards, **read)
-            await read_past_guards(stream)
+            await read_past_pauses(stream)
     (record,) = midstream.read_records(tmp_path / "r")
     acts = [line for line in record.lines if isinstance(line, Guard)]
     assert bool(acts) == (guard["do"] != "tell")
@@ -245,14 +247,28 @@ async def test_what_guards_did_they_do_again(
     assert replay.difference is None
 
 
+async def test_what_a_guard_takes_back_that_has_looked_ahead_was_never_told(
+    shared: Served, tmp_path: Path
+) -> None:
+    guards: Any = [{"name": "g", "do": "rewind", "regex": "e[a-z ]{12}"}]
+    record = await recorded(shared, tmp_path / "r", [], seed=5, max_tokens=40, window=1, guards=guards)
+    acts = [at for at, line in enumerate(record.lines) if isinstance(line, Guard)]
+    before, at = acts[1:3]
+    guard, told = record.lines[at], record.lines[before + 1 : at]
+    assert isinstance(guard, Guard)
+    stood = [line for line in told if isinstance(line, Tokens) and line.index < guard.index]
+    assert 0 < len(stood) < len(told), "the others it took back"
+    lines = [*record.lines[: before + 1], guard, *stood, *record.lines[at + 1 :]]
+    assert (await replayed(shared, Record(record.start, lines))).difference is None
+
+
 async def test_a_pause_of_a_guard_that_nobody_heard_of_in_time_is_one(shared: Served, tmp_path: Path) -> None:
     """Who goes on meanwhile lets nothing through, and it pauses there again. And what took effect right at
     the end may come too late."""
     async with midstream.connect(shared.http) as client:
         with client.record(tmp_path / "r"):
-            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
-            stream = await client.start(prompt=PROMPT, max_tokens=12, ignore_eos=True, guards=guards)
-            await read_past_guards(stream)
+            stream = await client.start(prompt=PROMPT, max_tokens=12, ignore_eos=True, guards=[BUDGET])
+            await read_past_pauses(stream)
     (record,) = midstream.read_records(tmp_path / "r")
     at = next(at for at, line in enumerate(record.lines) if isinstance(line, Guard))
     unheard = [Resume(stream=1, index=6), record.lines[at]]
@@ -295,8 +311,8 @@ async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
 ) -> None:
     async with midstream.connect(shared.http) as client:
         with client.record(tmp_path / "r"):
-            guards: Any = [{"name": "g", "do": "pause", "budget": {"tokens": 6}}]
-            stream = await client.start(prompt=PROMPT, seed=5, max_tokens=12, ignore_eos=True, guards=guards)
+            options: Any = {"seed": 5, "max_tokens": 12, "ignore_eos": True, "guards": [BUDGET]}
+            stream = await client.start(prompt=PROMPT, **options)
             await read(stream, 6)
             forks = []
             for seed in (5, 6):
@@ -307,9 +323,36 @@ async def test_a_fork_of_a_stream_that_a_guard_has_paused_is_paused_by_its_own(
             await read(stream, 2)
             forks.append(await client.fork(stream, at=6, seed=5))
             for one in forks:
-                await read_past_guards(one)
-    for record in midstream.read_records(tmp_path / "r")[1:]:
+                await read_past_pauses(one)
+    _, *records = midstream.read_records(tmp_path / "r")
+    for record in records:
         assert (await replayed(shared, record)).difference is None
+    of_nothing, behind_that = Resume(stream=2, index=6), Pause(stream=4, index=6)
+    for record, line in ((records[0], of_nothing), (records[-1], behind_that)):
+        at = next(at for at, one in enumerate(record.lines) if isinstance(one, Forked))
+        record.lines.insert(at, line)
+        assert (await replayed(shared, record)).difference is None
+
+
+@pytest.mark.parametrize("change", [{"temperature": 0.0}, {"guards": [BUDGET]}, None], ids=str)
+async def test_whoever_pauses_behind_a_guard_and_goes_on_has_let_nothing_through(
+    shared: Served, tmp_path: Path, change: dict[str, Any] | None
+) -> None:
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            options: Any = {"max_tokens": 12, "ignore_eos": True, "guards": [BUDGET]}
+            stream = await client.start(prompt=PROMPT, **WARM, **options)
+            await read(stream, 6)
+            while stream.pause_reason != "guard":
+                await stream.channel.wait()
+            await stream.pause()
+            await (stream.rewind(6) if change is None else stream.adjust(**change))
+            await read_past_pauses(stream)
+    (record,) = midstream.read_records(tmp_path / "r")
+    acts = [line.index for line in record.lines if isinstance(line, Guard)]
+    assert acts == [6, 6]
+    replay = await replayed(shared, record)
+    assert (replay.difference, replay.tokens) == (None, 12)
 
 
 async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_on(

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.forked_record import OnToolCall, lines_of_fork
@@ -397,7 +398,7 @@ def test_for_a_fork_the_lines_of_its_stream_alone_are_read(
             recorder.receive(token())
         fork, params = protocol.Fork(request_id="b", at=2), STARTED.params
         recorder = recording.recorder(protocol.Start(request_id="c", fork=fork))
-        recorder.receive(STARTED)
+        recorder.receive(replace(STARTED, fingerprint="fp_2"))  # it is computed by another engine
         recorder.receive(
             protocol.Snapshot(
                 request_id="c",
@@ -411,7 +412,10 @@ def test_for_a_fork_the_lines_of_its_stream_alone_are_read(
         )
     assert [len(text.splitlines()) for text in texts] == [2]
     *_, forked = read_records(tmp_path / "a.jsonl")
-    assert (forked.start.prompt, [type(line) for line in forked.lines]) == ("b", [Tokens, Forked])
+    assert (forked.start.prompt, [type(line) for line in forked.lines]) == (
+        "b",
+        [Tokens, Forked, Moved],
+    )
 
 
 def test_more_log_probabilities_than_are_needed_stay_asked_for(tmp_path: Path) -> None:

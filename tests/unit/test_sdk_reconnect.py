@@ -724,6 +724,26 @@ async def test_a_fork_that_waits_keeps_nobody_at_a_server_that_goes_away(
     assert (await forking).request_id == "f"
 
 
+async def test_one_that_has_begun_is_not_left_with_its_stream_that_another_server_is_to_start(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream = await begin(client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    await peer.accept_start()
+    fork = await forking
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    asked = [await peer.receive(Attach), await peer.receive(Attach)]
+    await pong(peer)
+    await peer.send(error("unknown_request", "r", asked[0].ref))
+    await peer.send(error("draining", "r", (await peer.receive(Start)).ref))
+    await asyncio.gather(client.ping(), pong(peer))  # it is still here
+    peer.seqs["f"] = 1
+    await peer.send(Attached(request_id="f", pending=[], ref=asked[1].ref))
+    await peer.send(Token(request_id="f", index=0, count=1, delta="a"))
+    assert await fork.next() == midstream.Chunk(0, 1, "a")
+
+
 async def test_a_stream_cancelled_because_nobody_came_back_does_not_seem_whole(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:

@@ -69,6 +69,18 @@ const FIELDS = {
   final: { index: "number", finish_reason: "string" },
 };
 
+/** What one may have beside. @type {Record<string, string[]>} */
+const OPTIONAL = {
+  start: ["fingerprint", "prompt", "messages", "fork", "tools", "tool_choice", "parallel_tool_calls", "on_tool_call"],
+  tokens: ["logprobs"],
+  pause: ["kv"],
+  inject: ["text", "messages", "tokens", "grammar"],
+  forked: ["on_tool_call"],
+  tool_result: ["content", "error"],
+  amend: ["arguments", "partial"],
+  final: ["stop_reason"],
+};
+
 /** A file is no record; the message says where and why. */
 export class RecordError extends Error {
   /** @override */ name = "RecordError";
@@ -119,6 +131,9 @@ function parseLine(text, place) {
   for (const [name, kind] of Object.entries({ stream: "number", ...FIELDS[line.type] })) {
     if (kindOf(line[name]) !== kind) throw new RecordError(`${place}: \`${name}\` must be of kind ${kind}`);
   }
+  const known = ["type", "stream", ...Object.keys(FIELDS[line.type]), ...(OPTIONAL[line.type] ?? [])];
+  const unknown = Object.keys(line).find((name) => !known.includes(name));
+  if (unknown !== undefined) throw new RecordError(`${place}: there is no field \`${unknown}\``);
   checkContent(line, place);
   return line;
 }

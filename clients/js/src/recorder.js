@@ -12,6 +12,7 @@ import { GuardActs } from "./guard-acts.js";
 import { RECORD_VERSION } from "./record-format.js";
 
 const SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile";
+const FORK = "the stream is a fork, which cannot be played without the one that it forks";
 const ELSEWHERE = "another connection injected something here";
 
 /** Records one stream: `client.start({ prompt, recorder: new Recorder() })`. */
@@ -127,7 +128,7 @@ export class Recorder {
       case "restarted": return this.#receiveRestarted(event);
       case "resumed": return this.#receiveResumed(event);
       case "snapshot":
-        if (!this.#forked || event.index !== this.#end) return this.#lose(SNAPSHOT);
+        if (!this.#forked || event.index !== this.#end) return this.#lose(this.#forked ? FORK : SNAPSHOT);
         return this.#beginAt(event.tool_calls ?? []);
       case "final": {
         const { index, finish_reason, stop_reason } = event;
@@ -138,23 +139,25 @@ export class Recorder {
 
   /** @param {import("./protocol.js").Started} event */
   #receiveStart({ request_id, model, fingerprint, prompt_tokens, params }) {
-    if (this.#forked) return this.#receiveFork(params);
-    const { prompt, messages, tools, tool_choice, parallel_tool_calls, on_tool_call } = /** @type {Start} */ (this.#start);
+    if (this.#forked && this.#lines.length && endOf(this.#lines) === this.#end) return this.#receiveFork(params, fingerprint);
+    const { prompt, messages, fork, tools, tool_choice, parallel_tool_calls, on_tool_call } = /** @type {Start} */ (this.#start);
     const head = /** @type {const} */ ({ type: "start", stream: this.#stream, record: RECORD_VERSION });
     const told = { request_id, model, fingerprint: fingerprint ?? null };
     const offered = { tools, tool_choice, parallel_tool_calls, on_tool_call };
-    this.#lines.push({ ...head, ...told, prompt, messages, ...offered, prompt_tokens, params });
+    this.#lines = [{ ...head, ...told, prompt, messages, fork, ...offered, prompt_tokens, params }];
+    this.#end = 0;
+    if (fork) this.#lose(FORK);
   }
 
-  /** @param {Params} params */
-  #receiveFork(params) {
-    if (endOf(this.#lines) !== this.#end) return this.#lose(SNAPSHOT);
+  /** @param {Params} params @param {string | undefined} fingerprint */
+  #receiveFork(params, fingerprint) {
     const { on_tool_call } = /** @type {Start} */ (this.#start);
     const standing = /** @type {any} */ ({});
     for (const line of this.#lines) if ("params" in line) Object.assign(standing, line.params);
     const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
     const own = { params: Object.fromEntries(changed), ...(on_tool_call && { on_tool_call }) };
     this.#lines.push({ type: "forked", stream: this.#stream, index: this.#end, ...own });
+    this.#moveTo(this.#end, fingerprint);
   }
 
   /** A fork does, with these calls. @param {import("./protocol.js").Call[]} calls */
@@ -167,15 +170,20 @@ export class Recorder {
   /** It goes on elsewhere. @param {import("./protocol.js").Restarted} event */
   #receiveRestarted({ index, begun: { index: stands, fingerprint }, again }) {
     this.#again = again;
+    this.#moveTo(index, fingerprint);
+    if (stands > index) this.#lose(SNAPSHOT); // how it came so far nobody has told
+  }
+
+  /** @param {number} index @param {string | null} [fingerprint] of the engine that goes on with it */
+  #moveTo(index, fingerprint) {
     const known = this.#lines.flatMap((line) => ("fingerprint" in line ? [line.fingerprint] : [])).at(-1);
     if (fingerprint && fingerprint !== known) this.#lines.push({ type: "moved", stream: this.#stream, index, fingerprint });
-    if (stands > index) this.#lose(SNAPSHOT); // how it came so far nobody has told
   }
 
   /** @param {import("./protocol.js").Resumed} event */
   #receiveResumed({ index, fingerprint, ref }) {
     const stream = this.#stream;
-    if (fingerprint) this.#lines.push({ type: "moved", stream, index, fingerprint });
+    this.#moveTo(index, fingerprint);
     if (ref || ["client", "guard"].includes(this.#paused)) this.#lines.push({ type: "resume", stream, index });
     this.#paused = "";
   }

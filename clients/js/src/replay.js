@@ -75,34 +75,13 @@ export async function replay(client, record, { signal, onchunk } = {}) {
   }
 }
 
-/**
- * Who goes on before hearing that a guard has paused does not let it through: it pauses there again, which is one pause.
- * @param {Line[]} lines
- */
-function asHeard(lines) {
-  /** @type {Line[]} */ let heard = [];
-  /** @type {GuardLine | null} */ let held = null;
-  let since = 0;
-  for (const line of lines) {
-    if (line.type === "guard" && held && line.name === held.name && line.do === held.do && line.index === held.index) {
-      heard = heard.filter(({ type }, at) => at < since || (type !== "pause" && type !== "resume"));
-      continue;
-    }
-    if (line.type === "guard" && line.do === "pause") [held, since] = [line, heard.length];
-    // It would be another's, or of something else.
-    else if (["guard", "rewind", "forked"].includes(line.type) || (line.type === "adjust" && line.params.guards)) held = null;
-    heard.push(line);
-  }
-  return heard;
-}
-
 /** All of them at once: where a control took effect ahead of what was sent, its output came later. @param {Line[]} lines */
 function stepsOf(lines) {
   /** @type {Step[]} */ const steps = [];
   /** @type {FinalLine | null} */ let final = null;
   let begin = 0;
   /** @type {OutputToken[]} */ let output = [];
-  for (const line of asHeard(lines)) {
+  for (const line of lines) {
     if (line.type === "tokens") output.push(...tokensOf(line));
     else if (line.type === "final") final = line;
     else if (line.type === "rewind" || line.type === "guard") {
@@ -120,6 +99,11 @@ function stepsOf(lines) {
   return [...steps, { control: final, begin, output, place: begin + output.length, ends }];
 }
 
+/** @param {GuardEvent} act @param {GuardLine} line */
+function is(act, line) {
+  return act.name === line.name && act.do === line.do && act.index === line.index;
+}
+
 /** @param {TokensLine} line @returns {OutputToken[]} */
 function tokensOf({ tokens, text, logprobs }) {
   const alone = tokens.length === 1 ? text : null;
@@ -130,6 +114,7 @@ function tokensOf({ tokens, text, logprobs }) {
 class Heard {
   #guardActs = new GuardActs();
   /** @type {GuardEvent[]} that the record has not had yet */ acts = [];
+  /** What the record had last of them. @type {GuardEvent | undefined} */ had;
   fingerprints;
 
   /** @param {string[]} [fingerprints] what others said */
@@ -162,6 +147,7 @@ class Player {
   #onward = false;
   #compared = 0;
   /** @type {Step | undefined} */ #last;
+  /** @type {Step | undefined} behind the one that is played */ #following;
   /** @type {Difference | null} */ #difference = null;
 
   /**
@@ -200,7 +186,8 @@ class Player {
       const steps = stepsOf(this.#record.lines);
       this.#last = steps.at(-1);
       for (const [number, step] of steps.entries()) {
-        await this.#play(step, steps[number + 1]).catch((error) => {
+        this.#following = steps[number + 1];
+        await this.#play(step).catch((error) => {
           if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(step);
           throw error;
         });
@@ -211,9 +198,9 @@ class Player {
     return this.#outcome();
   }
 
-  /** @param {Step} step @param {Step} next */
-  async #play(step, next) {
-    if (step.control?.type === "guard") await this.#haveGuarded(step.control, step, next);
+  /** @param {Step} step */
+  async #play(step) {
+    if (step.control?.type === "guard") await this.#haveGuarded(step.control, step);
     else if (step.control && step.control.type !== "final") {
       await this.#standAt(Math.max(step.place, this.#floor), step);
       if (step.control.type === "waits") await this.#endTurn(step);
@@ -250,10 +237,11 @@ class Player {
     if (this.#paused && this.#stream.pauseReason !== "guard") await this.#stream.pause();
   }
 
+  /** What only waits for results would go on by itself, where these are told or its calls taken back. */
   async #hold() {
-    if (this.#paused || this.#held) return;
-    await this.#stream.pause();
-    this.#held = true;
+    const { pauseReason } = this.#stream;
+    if (pauseReason !== "client" && pauseReason !== "guard") await this.#stream.pause();
+    this.#held ||= !this.#paused;
   }
 
   /** @param {boolean} onward */
@@ -279,9 +267,10 @@ class Player {
     switch (control.type) {
       case "pause":
         this.#paused = true;
+        // Not where a guard's has come first here, or the record has let through what that has found: to go on is to let it through.
+        if (stream.pauseReason === "guard" && (this.#heard.acts.length || this.#held)) return stream.consumed;
         this.#held = false;
-        // Where a guard's came first here, going on is to let it through.
-        return stream.pauseReason === "guard" ? stream.consumed : stream.pause({ kv: control.kv });
+        return stream.pause({ kv: control.kv });
       case "resume":
         // Where it would run on at once, it is still held until it is to go on.
         this.#held ||= stream.consumed < this.#granted;
@@ -314,7 +303,7 @@ class Player {
    * @param {import("./record-format.js").ForkedLine} forked
    */
   async #fork({ params, on_tool_call }) {
-    if (this.#held) await this.#stream.resume();
+    if (this.#held && !this.#isPausedAgain(this.#following?.control)) await this.#stream.resume();
     const other = this.#stream;
     const at = other.consumed;
     const { ignore_eos, stop, max_tokens, seed } = this.#params;
@@ -377,14 +366,15 @@ class Player {
 
   /**
    * The guard acts by itself, as it did, with the first token that nobody is told, and the stream goes on.
-   * @param {GuardLine} line @param {Step} step @param {Step} next
+   * @param {GuardLine} line @param {Step} step
    */
-  async #haveGuarded(line, step, next) {
+  async #haveGuarded(line, step) {
     const stream = this.#stream;
+    const next = /** @type {Step} */ (this.#following);
     await this.#setOnward(false);
-    if (!this.#heard.acts.length) await this.#goOnUntilGuarded(step);
-    const act = /** @type {GuardEvent} */ (this.#heard.acts.shift());
-    if (act.name !== line.name || act.do !== line.do || act.index !== line.index) {
+    if (!this.#heard.acts.length) await this.#goOnUntilGuarded(line, step);
+    const act = (this.#heard.had = /** @type {GuardEvent} */ (this.#heard.acts.shift()));
+    if (!is(act, line)) {
       throw new Error(`where "${line.name}" acted at token ${line.index} "${act.name}" does at ${act.index} here`);
     }
     const stands = Math.min(act.index, ...this.#heard.acts.map(({ index }) => index));
@@ -393,26 +383,35 @@ class Player {
     if (act.do === "pause") [this.#paused, this.#held] = [true, false];
     if (act.do !== "rewind" || next.control?.type === "guard" || next.place >= this.#granted || next.ends) return;
     // It runs on, to where it was granted; unless it comes to its own end there.
-    const paused = this.#paused ? stream.pause() : this.#hold(); // as it was until it was to be guarded
-    await paused.catch((error) => {
+    await this.#hold().catch((error) => {
       if (error instanceof MidstreamError && error.code === "request_finished") this.#endEarly(next);
       throw error;
     });
     if (stream.index > act.index && this.#heard.acts.every(({ index }) => index > act.index)) await this.#rewind(act.index);
   }
 
-  /** @param {Step} step */
-  async #goOnUntilGuarded(step) {
+  /** @param {GuardLine} line @param {Step} step */
+  async #goOnUntilGuarded(line, step) {
+    if (this.#isPausedAgain(line)) await this.#stream.pause(); // to go on from that is to let nothing through
     if (this.#paused || this.#held) await this.#stream.resume();
     this.#held = false;
     while (!this.#heard.acts.length) {
       this.#granted = Math.max(this.#granted, this.#stream.consumed + 1);
       const news = this.#stream.news();
       const chunk = this.#take();
-      if (chunk) this.#compare(chunk, MAX_INDEX, step);
+      if (chunk) this.#compare(chunk, step.place, step); // what it takes back was perhaps never told
       else if (this.#stream.final || this.#waits) this.#endEarly(step);
       else await news;
     }
+  }
+
+  /**
+   * Whether the guard that has paused it does so once more: whoever went on, before hearing of that or behind a pause of a
+   * client's, had let nothing through. @param {Step["control"]} [control]
+   */
+  #isPausedAgain(control) {
+    const { had } = this.#heard;
+    return Boolean(this.#stream.pauseReason === "guard" && had && control?.type === "guard" && is(had, control));
   }
 
   /** Its own end is awaited; where it was ended from outside, or nobody knows, it is ended there. @param {Step} step */

@@ -228,12 +228,13 @@ export class Session {
 
   /** Where nothing but starts that wait for another connection would miss this one. */
   #leaveIfIdle() {
+    if (!this.draining) return;
     const channels = this.#channels.all();
     const waits = (/** @type {Channel} */ { requestId, open }) => {
       const opening = open ? undefined : this.#pending.opening(requestId);
       return opening?.held || this.#waitsForItsStream(opening);
     };
-    if (this.draining && channels.length && channels.every(waits)) this.#connection.leave();
+    if (channels.length && channels.every(waits)) this.#connection.leave();
   }
 
   // -- disconnected, and reconnected ----------------------------------------------------------------------

@@ -68,14 +68,22 @@ withAndWithoutWorker("replay", [], (fixture) => {
     }
   });
 
-  /** @param {object} options @returns {Promise<import("../src/record-format.js").StreamRecord>} */
-  const guarded = async (options) => {
+  /**
+   * @param {any} options `pausedAt`: where a client pauses it, too, when a guard has
+   * @returns {Promise<import("../src/record-format.js").StreamRecord>}
+   */
+  const guarded = async ({ pausedAt, ...options }) => {
     const recorder = new Recorder();
     const stream = await fixture.client.start({ prompt: "Once upon a time", seed: 5, max_tokens: 40, ...options, recorder });
     while (!stream.final) {
       const news = stream.news();
       if (stream.tryNext()) continue;
-      if (stream.pauseReason === "guard") await stream.resume();
+      if (stream.pauseReason === "guard" && stream.index === pausedAt) {
+        await stream.pause();
+        await stream.rewind(pausedAt);
+        pausedAt = undefined;
+      }
+      if (stream.state === "paused") await stream.resume();
       if (!stream.final) await news; // it may come behind the answer
     }
     return parseRecords(recorder.text)[0];
@@ -90,6 +98,24 @@ withAndWithoutWorker("replay", [], (fixture) => {
     lines.splice(-1, 0, resume(12));
     const { difference, tokens } = await replay(fixture.client, { start, lines });
     assert.deepEqual([difference, tokens], [null, 12]);
+  });
+
+  test("whoever pauses behind a guard, and goes on, has let nothing through", async () => {
+    const guards = [{ name: "g", do: "pause", budget: { tokens: 6 } }];
+    const record = await guarded({ guards, max_tokens: 12, ignore_eos: true, pausedAt: 6 });
+    assert.equal(record.lines.filter(({ type }) => type === "guard").length, 2);
+    const { difference, tokens } = await replay(fixture.client, record);
+    assert.deepEqual([difference, tokens], [null, 12]);
+  });
+
+  test("what a guard takes back that has looked ahead was never told", async () => {
+    const { start, lines } = await guarded({ guards: [{ name: "g", do: "rewind", regex: "e[a-z ]{12}" }], window: 1 });
+    const [, before, at] = lines.flatMap(({ type }, at) => (type === "guard" ? [at] : []));
+    const guard = lines[at];
+    const stood = lines.slice(before + 1, at).filter((line) => "index" in line && "index" in guard && line.index < guard.index);
+    assert.ok(stood.length && before + 1 + stood.length < at, "the others it took back");
+    lines.splice(before + 1, at - before, guard, ...stood);
+    assert.equal((await replay(fixture.client, { start, lines })).difference, null);
   });
 
   for (const [guard, credit] of GUARDS.flatMap((guard) => [[guard], [guard, { limit: 4, prefetch: 8 }]])) {
@@ -206,6 +232,7 @@ test("a wrong file is told where and what", () => {
     [[START, { ...TOKENS, index: 3 }], /^line 2: token 3 stands where token 0 is due/],
     [[START, { type: "rewind", stream: 1, index: 1 }], /^line 2: it rewinds to token 1, but 0 stand/],
     [[START, { type: "forked", stream: 1, index: 1, params: {} }], /^line 2: it is forked at token 1, but 0 stand/],
+    [[START, { type: "pause", stream: 1, index: 0, release: true }], /^line 2: there is no field `release`/],
     [[START, { type: "inject", stream: 1, index: 0 }], /^line 2: an inject has one of/],
   ];
   for (const [lines, why] of wrong) {
@@ -358,6 +385,28 @@ test("the record of a fork of a stream that was lost before is none", () => {
   fork.begin(/** @type {any} */ ({ fork: {}, params: {} }));
   receive(fork, started(), snapshot(1, { index: 5, text: "" }), token(5, "", { tokens: [99] }));
   assert.deepEqual(kinds(fork).at(-1), "lost");
+});
+
+test("a fork whose stream is not recorded ends where it begins, which is told, and the others of its file are read", () => {
+  const alone = new Recorder(2);
+  alone.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 1 }, params: {} });
+  receive(alone, started(), snapshot(1, { index: 1, text: "" }), token(1, "", { tokens: [99] }));
+  const none = new Recorder(3).fork(0);
+  none.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 0 }, params: {} });
+  receive(none, started(), snapshot(1, { index: 0, text: "" }));
+  const [fork, other, empty] = parseRecords(alone.text + calling("x").text + none.text);
+  for (const { start, lines } of [fork, empty]) {
+    assert.equal(start.fork?.request_id, "r");
+    assert.deepEqual(lines.map((line) => "why" in line && line.why.split(",")[0]), ["the stream is a fork"]);
+  }
+  assert.deepEqual(other.lines.map(({ type }) => type), ["tokens"]);
+});
+
+test("a fork that another engine computes than its stream says so", () => {
+  const fork = recorded(token(0, "", { count: 2, tokens: [97, 98] })).fork(2);
+  fork.begin({ type: "start", request_id: "f", fork: { request_id: "r", at: 2 }, params: {} });
+  receive(fork, { ...started(), fingerprint: "fp_2" }, snapshot(1, { index: 2, text: "" }));
+  assert.deepEqual(kinds(fork), ["forked", "moved"]);
 });
 
 test("a fork has nothing that took effect behind it, ahead of what had been sent", () => {

@@ -221,6 +221,11 @@ class StreamRecorder:
             return
         for line in lines:
             self._write(line)
+        known = [
+            line.fingerprint for line in lines if isinstance(line, record_format.Start | record_format.Moved)
+        ]
+        if started.fingerprint != known[-1]:
+            self.moved(begun.index, started.fingerprint)
         self._end = begun.index
         self._calls = [call.call_id for call in begun.tool_calls]
         self._ends = {call.call_id: call.end for call in begun.tool_calls if call.end is not None}

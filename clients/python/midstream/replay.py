@@ -135,7 +135,7 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
     """All of them at once: where a control took effect ahead of what was sent, its output came later."""
     steps = []
     begin, output, final = 0, list[OutputToken](), None
-    for line in _as_heard(lines):
+    for line in lines:
         match line:
             case Tokens():
                 output.extend(_tokens(line))
@@ -149,22 +149,6 @@ def _steps(lines: Iterable[Line]) -> list[_Step]:
             case Final():
                 final = line
     return [*steps, _Step(final, begin, output, begin + len(output))]
-
-
-def _as_heard(lines: Iterable[Line]) -> list[Line]:
-    """Who goes on before hearing that a guard has paused does not let it through: it pauses there again,
-    which is one pause."""
-    heard, held, since = list[Line](), None, 0
-    for line in lines:
-        if isinstance(line, Guard) and line == held:
-            heard[since:] = [one for one in heard[since:] if not isinstance(one, Pause | Resume)]
-            continue
-        if isinstance(line, Guard) and line.do == "pause":
-            held, since = line, len(heard)
-        elif isinstance(line, Guard | Rewind | Forked) or (isinstance(line, Adjust) and line.params.guards):
-            held = None  # it would be another's, or of something else
-        heard.append(line)
-    return heard
 
 
 def _tokens(line: Tokens) -> Iterator[OutputToken]:
@@ -212,17 +196,18 @@ class _Player:
             steps = _steps(self._record.lines)
             self._last = steps[-1]
             for step, following in zip(steps, [*steps[1:], steps[-1]], strict=True):
+                self._following = following
                 try:
-                    await self._play(step, following)
+                    await self._play(step)
                 except RequestFinished:
                     self._end_early(step)
         except _Ended:
             pass
         return self._outcome()
 
-    async def _play(self, step: _Step, following: _Step) -> None:
+    async def _play(self, step: _Step) -> None:
         if isinstance(step.control, Guard):
-            await self._have_guarded(step.control, step, following)
+            await self._have_guarded(step.control, step)
             return
         if isinstance(step.control, Control | Waits):
             await self._stand_at(max(step.place, self._floor), step)
@@ -268,9 +253,10 @@ class _Player:
         return effective
 
     async def _hold(self) -> None:
-        if not (self._paused or self._held):
+        """What only waits for results would go on by itself, where these are told or its calls taken back."""
+        if self._stream.pause_reason not in ("client", "guard"):
             await self._stream.pause()
-            self._held = True
+        self._held = self._held or not self._paused
 
     async def _set_onward(self, onward: bool) -> None:
         if onward != self._onward:
@@ -296,15 +282,15 @@ class _Player:
                 await stream.channel.wait()
         self._floor = stream.consumed
 
-    async def _have_guarded(self, line: Guard, step: _Step, following: _Step) -> None:
+    async def _have_guarded(self, line: Guard, step: _Step) -> None:
         """The guard acts by itself, as it did, with the first token that nobody is told, and the stream goes
         on."""
         acts, stream = self._stream.channel.core.acts, self._stream
         await self._set_onward(False)
         if len(acts) == self._acted:
-            await self._go_on_until_guarded(step)
+            await self._go_on_until_guarded(line, step)
         act, self._acted = acts[self._acted], self._acted + 1
-        if (act.name, act.do, act.index) != (line.name, line.do, line.index):
+        if not _is(act, line):
             raise ReplayError(
                 f'where "{line.name}" acted at token {line.index} "{act.name}" does at {act.index} here'
             )
@@ -314,34 +300,43 @@ class _Player:
         self._floor = act.index
         if act.do == "pause":
             self._paused, self._held = True, False
-        elif act.do == "rewind" and not isinstance(following.control, Guard):
-            await self._stand_behind(act, following)
+        elif act.do == "rewind" and not isinstance(self._following.control, Guard):
+            await self._stand_behind(act)
 
-    async def _stand_behind(self, act: Guarded, following: _Step) -> None:
+    async def _stand_behind(self, act: Guarded) -> None:
         """It runs on, to where it was granted, and is steered before, unless it ends there by itself."""
-        acts, stream = self._stream.channel.core.acts, self._stream
+        acts, stream, following = self._stream.channel.core.acts, self._stream, self._following
         if following.place >= self._granted or following.ends_by_itself:
             return
         try:
-            await (stream.pause() if self._paused else self._hold())  # as it was until it was to be guarded
+            await self._hold()
         except RequestFinished:
             self._end_early(following)
         if stream.index > act.index and all(more.index > act.index for more in acts[self._acted :]):
             await self._rewind(act.index)
 
-    async def _go_on_until_guarded(self, step: _Step) -> None:
+    async def _go_on_until_guarded(self, line: Guard, step: _Step) -> None:
         stream = self._stream
+        if self._is_paused_again(line):
+            await stream.pause()  # to go on from that is to let nothing through
         if self._paused or self._held:
             await stream.resume()
             self._held = False
         while len(stream.channel.core.acts) == self._acted:
             self._grant(stream.consumed + 1)
             if (chunk := stream.try_next()) is not None:
-                self._compare(chunk, MAX_INDEX, step)
+                self._compare(chunk, step.place, step)  # what it takes back was perhaps never told
             elif stream.final is not None or self._waits:
                 self._end_early(step)
             else:
                 await stream.channel.wait()
+
+    def _is_paused_again(self, control: object) -> bool:
+        """Whether the guard that has paused it does so once more: whoever went on, before hearing of that or
+        behind a pause of a client's, had let nothing through."""
+        if self._stream.pause_reason != "guard" or not isinstance(control, Guard):
+            return False
+        return self._acted > 0 and _is(self._stream.channel.core.acts[self._acted - 1], control)
 
     @property
     def _waits(self) -> bool:
@@ -391,15 +386,19 @@ class _Player:
                 return await self._fork(control)
 
     async def _pause(self, kv: Literal["hold", "release"]) -> int:
-        """Where a guard's came first here, going on is to let it through."""
-        self._paused, self._held = True, False
-        stream = self._stream
-        return stream.consumed if stream.pause_reason == "guard" else await stream.pause(kv=kv)
+        """Not where a guard's has come first here, or the record has let through what that has found: to go
+        on is to let it through."""
+        stream, self._paused = self._stream, True
+        comes = len(stream.channel.core.acts) > self._acted
+        if stream.pause_reason == "guard" and (comes or self._held):
+            return stream.consumed
+        self._held = False
+        return await stream.pause(kv=kv)
 
     async def _fork(self, forked: Forked) -> int:
         """A fork runs, whatever its stream does, which may have ended here, and has from it what guards have
         let by."""
-        if self._held:
+        if self._held and not self._is_paused_again(self._following.control):
             await self._stream.resume()
         self._note_fingerprint()
         place, changed = self._stream.consumed, _given(forked.params)
@@ -511,6 +510,10 @@ class _Player:
             recorded_prompt_tokens=start.prompt_tokens,
             replayed_prompt_tokens=self._stream.prompt_tokens or 0,
         )
+
+
+def _is(act: Guarded, line: Guard) -> bool:
+    return (act.name, act.do, act.index) == (line.name, line.do, line.index)
 
 
 def _token(chunk: Chunk, at: int) -> OutputToken:

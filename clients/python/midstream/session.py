@@ -94,8 +94,8 @@ class Session:
         pending = PendingFrame(frame, answer, self.loop.create_future())
         self._pending[ref] = pending
         pending.future.add_done_callback(lambda _: self._pending.pop(ref))
-        if isinstance(frame, Start) and self._waits_for_its_stream(frame):
-            channel = self._channels[frame.request_id]
+        channel = self._channels[frame.request_id] if isinstance(frame, Start) else None
+        if channel is not None and self._waits_for_its_stream(channel):
             channel.attach_ref, channel.said = ref, False
         elif not self._is_attaching(pending.request_id):
             self._send_pending(pending)
@@ -133,12 +133,15 @@ class Session:
         channel = self._channels.get(request_id) if request_id is not None else None
         return channel is not None and channel.attach_ref is not None
 
-    def _waits_for_its_stream(self, frame: Start | Attach | None) -> bool:
-        """Whether it forks one that may have to be started again first, where nobody knows it any more."""
-        if not isinstance(frame, Start) or frame.fork is None:
+    def _waits_for_its_stream(self, channel: Channel) -> bool:
+        """Whether it is to fork one that may have to be started again first, where nobody knows it any more;
+        which then has it among its `forks`."""
+        fork = None if channel.start is None or channel.core.started else channel.start.fork
+        forked = None if fork is None else self._channels.get(fork.request_id)
+        if forked is None or not forked.core.started or forked.attach_ref is None:
             return False
-        forked = self._channels.get(frame.fork.request_id)
-        return forked is not None and forked.core.started and forked.attach_ref is not None
+        forked.forks[channel.request_id] = channel
+        return True
 
     def _pending_for(self, request_id: str | None) -> list[PendingFrame]:
         """The frames about this stream, or about none, that have no answer yet."""
@@ -200,17 +203,16 @@ class Session:
         if self._connection is not None:
             frame = self._attach_frame(channel)
             channel.attach_ref, channel.answers_lost = frame.ref, False
-            if not self._waits_for_its_stream(frame):
+            if not self._waits_for_its_stream(channel):
                 channel.said = True
                 self._say(self._connection, frame)
 
-    def _send_forks(self, request_id: str) -> None:
+    def _send_forks(self, channel: Channel) -> None:
         """Those that waited for this stream, which is attached, or is none."""
-        for channel in self._channels.values():
-            waits = channel.attach_ref is not None and not channel.core.started
-            fork = channel.start.fork if waits and channel.start is not None else None
-            if fork is not None and fork.request_id == request_id:
-                self._send_attach(channel)
+        forks, channel.forks = channel.forks, {}
+        for fork in forks.values():
+            if self._channels.get(fork.request_id) is fork:
+                self._send_attach(fork)
 
     def _attach_frame(self, channel: Channel) -> Start | Attach:
         """The frame that attaches the stream to the connection. To start twice is to start once."""
@@ -240,7 +242,7 @@ class Session:
         channel.answers_lost = False
         if channel.abandoned:
             self.send(Cancel(request_id=channel.request_id))
-        self._send_forks(channel.request_id)
+        self._send_forks(channel)
 
     def _retry_later(self, channel: Channel, event: Error) -> bool:
         """Whether there is reason, and time, to attach it once more."""
@@ -384,8 +386,7 @@ class Session:
         """Where nothing but starts that wait for another connection would miss this one."""
         channels = self._channels.values()
         held = all(
-            channel.attach_ref
-            and (channel.refused_until is not None or self._waits_for_its_stream(channel.start))
+            channel.attach_ref and (channel.refused_until is not None or self._waits_for_its_stream(channel))
             for channel in channels
         )
         if self.draining and channels and held and self._connection is not None:
@@ -396,12 +397,13 @@ class Session:
         channel.fail(failure)
         for pending in self._pending_for(channel.request_id):
             pending.fail(failure())
-        self._send_forks(channel.request_id)
+        self._send_forks(channel)
 
     def _receive_final(self, final: Final, *, answers_lost: bool) -> None:
         """Nothing follows a final: whoever still waits for the stream has his answer now."""
-        self._channels.pop(final.request_id, None)
-        self._send_forks(final.request_id)
+        channel = self._channels.pop(final.request_id, None)
+        if channel is not None:
+            self._send_forks(channel)
         self._leave_if_idle()
         for pending in self._pending_for(final.request_id):
             if pending.answer in (Final, Started, Attached):

@@ -67,6 +67,7 @@ class Channel:
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
         self.backoff = Backoff(0)
+        self.forks: dict[str, Channel] = {}  # that are asked for once it is attached, or is none
         self.refused_until: float | None = None  # its start, by servers that go away
         self.past = Past()
         self.restart: Start | None = None  # what starts it again, while that is under way
