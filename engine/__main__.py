@@ -37,13 +37,18 @@ def main(argv: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)
     try:
-        with heartbeat(pipe.send):
+        with heartbeat(pipe.send, unheard=_go):
             _warm_up(argv[2])
         begun = wait_for_options(pipe, _may_copy)
         return 0 if begun is None else serve(*begun)
     except (BrokenPipeError, ConnectionResetError):
         log.info("the gateway is gone")
         return 0
+
+
+def _go() -> None:
+    """Libraries take long to load, and whoever loads them listens to nobody."""
+    os._exit(0)
 
 
 def _warm_up(model: str) -> None:

@@ -11,11 +11,18 @@ from engine import api
 INTERVAL_S = 1.0
 
 
+def _nothing() -> None:
+    """The engine itself will find out."""
+
+
 @contextmanager
-def heartbeat(send: Callable[[api.AnyMessage], None]) -> Iterator[None]:
-    """While the block runs, a thread sends `Starting` every second; not once more afterwards."""
+def heartbeat(
+    send: Callable[[api.AnyMessage], None], unheard: Callable[[], None] = _nothing
+) -> Iterator[None]:
+    """While the block runs, a thread sends `Starting` every second; not once more afterwards. `unheard`: the
+    other end is gone."""
     over = threading.Event()
-    thread = threading.Thread(target=_beat, args=(send, over), name="heartbeat", daemon=True)
+    thread = threading.Thread(target=_beat, args=(send, unheard, over), name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -24,10 +31,10 @@ def heartbeat(send: Callable[[api.AnyMessage], None]) -> Iterator[None]:
         thread.join()
 
 
-def _beat(send: Callable[[api.AnyMessage], None], over: threading.Event) -> None:
+def _beat(send: Callable[[api.AnyMessage], None], unheard: Callable[[], None], over: threading.Event) -> None:
     try:
         send(api.Starting())
         while not over.wait(INTERVAL_S):
             send(api.Starting())
     except OSError:
-        pass  # the other end is gone, which the engine itself will find out
+        unheard()

@@ -27,8 +27,9 @@ HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
 LISTEN = rf"unix:\S+|(grpc:)?{HOST_AND_PORT}"
 ADDRESS = rf"unix:\S+|(grpc:)?(tls:)?{HOST_AND_PORT}"
 ADDRESSES = rf"(({ADDRESS})( +|$))*"
-# Of pages: what no browser ever says would never be allowed, and nobody would know why.
-ORIGINS = r"((?!http:\S+:80( |$)|https:\S+:443( |$))https?://[^\s/@*?#A-Z]+( +|$))*"
+# Of pages, and names in `Host`: what no browser ever says would never be allowed, and nobody would know why.
+ORIGINS = r"((?!http:\S+:80( |$)|https:\S+:443( |$))https?://[a-z0-9._:\[\]-]+( +|$))*"
+HOSTS = r"([A-Za-z0-9._-]+( +|$))*"
 OF_CLIENTS = ("MIDSTREAM_API_KEY",)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -263,7 +264,7 @@ class Options(ModelOptions):
     allowed_hosts: str = option(
         "",
         "names, beside addresses and localhost, by which a server without keys may be called",
-        pattern=r"([^\s/:@\[\]]+( +|$))*",
+        pattern=HOSTS,
         right="names such as llm.example, without a port, with spaces between",
     )
     max_message_bytes: int = option(

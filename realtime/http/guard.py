@@ -65,8 +65,9 @@ class Guard:
         scope[CALLER] = caller_from(scope, self._endpoint)
         try:
             if self.access is not Access.EVERYBODY:
-                scope[HOLDER] = holder = await self._admitted(scope)
+                scope[HOLDER] = holder = await self._shown(scope)
                 scope[CALLER] = replace(scope[CALLER], tenant=holder.tenant, key=holder.name)
+                self._check(holder)
             await self._app(scope, receive, send)
         except Refusal as refusal:
             self._observer.refused(refusal.code, scope[CALLER])
@@ -74,14 +75,11 @@ class Guard:
         except ClientDisconnect:
             pass  # nobody is there to be answered
 
-    async def _admitted(self, scope: Scope) -> Holder:
+    async def _shown(self, scope: Scope) -> Holder:
         headers = Headers(scope=scope)
         if scope["type"] == "websocket":
-            holder = await self._credentials.of_upgrade(headers, scope["subprotocols"])
-        else:
-            holder = await self._credentials.of_request(headers)
-        self._check(holder)
-        return holder
+            return await self._credentials.of_upgrade(headers, scope["subprotocols"])
+        return await self._credentials.of_request(headers)
 
     def _check(self, holder: Holder) -> None:
         if self.access is Access.HOLDERS and holder.metrics:

@@ -13,6 +13,8 @@ import asyncio
 from ipaddress import IPv6Address
 from typing import Protocol
 
+from uvicorn.protocols.utils import get_remote_addr
+
 
 class AwaitedConnection(Protocol):
     @property
@@ -100,3 +102,17 @@ def network_of(host: str) -> str:
     except ValueError:
         return host
     return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
+
+
+def peer_of(transport: asyncio.Transport) -> tuple[str, int] | None:
+    """Who is at the other end: host and port. A socket of IPv6 that takes IPv4 as well tells such an address
+    as one of its own, by which no proxy would be known that is to be believed."""
+    peer = get_remote_addr(transport)
+    if peer is None:
+        return None
+    host, port = peer
+    try:
+        mapped = IPv6Address(host).ipv4_mapped
+    except ValueError:
+        return peer
+    return str(mapped or host), port

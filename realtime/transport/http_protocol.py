@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from realtime.transport.awaited_connections import AwaitedConnections, network_of
+from realtime.transport.awaited_connections import AwaitedConnections, network_of, peer_of
 from realtime.transport.flow_control import SendBuffer, cut_off, end_output
 from realtime.transport.http_connections import HttpConnections
 from realtime.transport.http_reading import HttpReading
@@ -160,6 +160,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.client = peer_of(transport)
         self.address = network_of(self.client[0]) if self.client else ""
         self._send_buffer = SendBuffer(
             transport,

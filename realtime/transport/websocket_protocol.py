@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+from uvicorn.protocols.utils import get_local_addr, is_ssl
 from uvicorn.server import ServerState
 from websockets.exceptions import InvalidMessage
 from websockets.frames import CloseCode, Frame, Opcode
@@ -33,7 +33,7 @@ from realtime.transport.asgi_websocket_extension import (
     PeerGone,
     WebSocketPeer,
 )
-from realtime.transport.awaited_connections import AwaitedConnections, network_of
+from realtime.transport.awaited_connections import AwaitedConnections, network_of, peer_of
 from realtime.transport.flow_control import ReceiveQueue, SendBuffer, cut_off, end_output
 from realtime.transport.held_messages import HeldMessages
 from realtime.transport.keepalive import Keepalive
@@ -154,7 +154,7 @@ class WebSocketProtocol(SmallReads):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        client = get_remote_addr(self.transport)
+        client = peer_of(self.transport)
         self._host = client[0] if client else ""
         self.address = network_of(self._host)
         self.work = self.ledger.of(self.address)
@@ -297,7 +297,7 @@ class WebSocketProtocol(SmallReads):
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "scheme": "wss" if is_ssl(self.transport) else "ws",
             "server": get_local_addr(self.transport),
-            "client": get_remote_addr(self.transport),
+            "client": peer_of(self.transport),
             "state": self._app_state.copy(),
             "extensions": {"websocket.http.response": {}, PEER: self._peer},
         }

@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from realtime.config import parse
+from realtime.hub.departures import LEFT_A_TURN
+from realtime.hub.incoming_news import FINAL_NEWS, NEWS_A_TURN
 from realtime.keys_command import main as keys
 from realtime.transport.acceptor import KEPT_DESCRIPTORS
 from realtime.transport.http_protocol import HttpLimits
 from realtime.websocket.connection import UNREAD_REPLY_BYTES
+from realtime.work_budget import BURST_S, SHARE, TURN_S
 
-SECTION = (
-    (Path(__file__).parents[2] / "docs/operations.md")
-    .read_text()
-    .partition("## Which limits to set first")[2]
+CLIENTS, _, SECTION = (
+    (Path(__file__).parents[2] / "docs/operations.md").read_text().partition("## Which limits to set first")
 )
 ROWS = [row.strip("| ").split(" | ") for row in SECTION.splitlines() if row.startswith("| ")]
 SIZES = ROWS[0][-3:]
@@ -72,3 +73,10 @@ def test_the_sums_are_right(size: str) -> None:
     pending = HttpLimits(handshake_timeout_s=1, send_timeout_s=1).pending_limit
     lingering = connections + pending
     assert descriptors == 2 * connections + pending + lingering + KEPT_DESCRIPTORS
+
+
+def test_what_a_client_has_done_in_a_turn_is_as_it_says() -> None:
+    ends = NEWS_A_TURN // FINAL_NEWS
+    assert f"some {NEWS_A_TURN} a turn, {ends} where they end, {LEFT_A_TURN} are left in one" in CLIENTS
+    assert f"{100 * SHARE:.0f} % of the gateway's time for all its connections" in CLIENTS
+    assert f"a burst of {BURST_S} s, and others have their turn every {1000 * TURN_S:g} ms" in CLIENTS

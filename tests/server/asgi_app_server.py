@@ -32,9 +32,10 @@ class Server:
         http_limits: HttpLimits,
         refused: Callable[[int, str], None],
         share: float,
+        listening: socket.socket | None,
         **settings: Any,
     ) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket = listening or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self.url = f"ws://127.0.0.1:{self.port}/"
         ledger = WorkLedger(share)
@@ -64,6 +65,7 @@ async def serving(
     http_limits: HttpLimits | None = None,
     refused: Callable[[int, str], None] = lambda status, address: None,
     share: float = SHARE,
+    listening: socket.socket | None = None,
     **settings: Any,
 ) -> AsyncIterator[Server]:
     server = Server(
@@ -72,6 +74,7 @@ async def serving(
         http_limits or HttpLimits(),
         refused,
         share,
+        listening,
         **settings,
     )
     try:

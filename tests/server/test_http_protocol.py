@@ -412,6 +412,24 @@ async def test_who_asks_pays_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
         assert not work.is_free
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no such sockets")
+async def test_a_proxy_is_believed_by_its_own_address_where_all_addresses_are_listened_to() -> None:
+    callers = Events()
+
+    async def tell(scope: Scope, receive: Receive, send: Send) -> None:
+        callers.add(scope["client"][0])
+        raise RuntimeError
+
+    everywhere = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    said = "X-Forwarded-For: 192.0.2.1"
+    async with serving(tell, listening=everywhere) as server:
+        for asked in (WHOLE, WHOLE.replace(b"\r\n\r\n", f"\r\n{said}\r\n\r\n".encode()), upgrade("/", said)):
+            async with raw_socket(server) as peer:
+                await peer.send(asked)
+                await peer.read_response()
+        assert [await callers.next() for _ in range(3)] == ["127.0.0.1", "192.0.2.1", "192.0.2.1"]
+
+
 async def test_a_body_that_goes_on_behind_its_answer_ends_the_connection_and_the_answer_arrives() -> None:
     limits = HttpLimits(late_body_bytes=1024, body_timeout_s=3600, close_timeout_s=0.05)
     async with serving(hello, http_limits=limits, **KEPT) as server, raw_socket(server) as peer:

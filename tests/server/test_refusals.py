@@ -257,6 +257,12 @@ def test_a_refusal_is_logged_with_the_keys_name_and_no_key(guarded: Guarded) -> 
     assert "ms_" not in guarded.served.log()
 
 
+def test_a_key_that_is_not_for_a_route_is_named_where_that_is_logged(guarded: Guarded) -> None:
+    guarded.ask("GET", "/metrics", guarded.alice)
+    told = [line for line in guarded.lines() if line["code"] == "forbidden"]
+    assert {"endpoint": "/metrics", "key": "alice", "tenant": "acme"}.items() <= told[0].items()
+
+
 async def test_the_line_of_a_request_has_the_name_of_its_key(guarded: Guarded) -> None:
     async with client_of(guarded.served.url, additional_headers=guarded.bob) as client:
         stream = await client.start("whose", params={"max_tokens": 2, "ignore_eos": True})

@@ -105,12 +105,17 @@ def test_help_documents_every_option_with_its_default_and_variable(
             "llm.example:443",
             "names such as llm.example, without a port, with spaces between",
         ),
-        ("allowed_hosts", "http://a b", "names such as llm.example, without a port, with spaces between"),
+        *(
+            ("allowed_hosts", said, "names such as llm.example, without a port, with spaces between")
+            for said in ("http://a b", "llm.example,b.example", "*.example", "büro.example")
+        ),
         ("allowed_origins", "https://App.example", ORIGINS),
         ("allowed_origins", "https://app.example:443", ORIGINS),
         ("allowed_origins", "http://a.example:8080 http://app.example:80 https://b.example", ORIGINS),
         ("allowed_origins", "https://*.example", ORIGINS),
         ("allowed_origins", "https://app.example/", ORIGINS),
+        ("allowed_origins", "https://a.example,b.example", ORIGINS),
+        ("allowed_origins", "https://büro.example", ORIGINS),
         ("log_level", "INFO", "one of debug, info, warning, error"),
     ],
 )

@@ -1,9 +1,10 @@
-"""A module that runs for as long as its parent lives."""
+"""A module that runs for as long as its parent lives, and an engine as its server."""
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import subprocess
 import sys
 
@@ -39,3 +40,25 @@ def test_it_is_gone_when_its_parent_was_killed() -> None:
         assert select.select([child], [], [], 60)[0], "a process that has ended can be read"
     finally:
         os.close(child)
+
+
+# An engine whose libraries take for ever to load.
+LOADING = """
+import sys, threading
+from engine import __main__ as engine
+engine._warm_up = lambda model: threading.Event().wait()
+engine.main(sys.argv)
+"""
+
+
+def test_an_engine_that_loads_its_libraries_is_gone_when_its_server_is() -> None:
+    server, theirs = socket.socketpair()
+    command = [sys.executable, "-c", LOADING, str(theirs.fileno()), "toy"]
+    with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as engine:
+        theirs.close()
+        with server:
+            assert server.recv(1), "it has begun"
+        try:
+            assert engine.wait(60) == 0
+        finally:
+            engine.kill()
