@@ -712,6 +712,33 @@ def test_all_the_same_no_two_tenants_compute_what_both_begin_with() -> None:
     assert steps.scheduler.cache.used <= 2000 // block + 8 * 2
 
 
+def test_who_finds_very_much_computed_goes_on_from_there_in_several_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crowd that was told the same long text, and resumed at once, looked for all of it in one step."""
+    monkeypatch.setattr("engine.schedule.scheduler.MOST_LOOKUPS", 64)
+    steps, text = engine(blocks=1000), own(9, 16 * 400)
+    first, *others = ones = [start(steps, one, own(8, 17), credit=1) for one in range(1, 9)]
+    while not all(one.num_outputs for one in ones):
+        steps.take()
+    for one in ones:
+        one.inject(text)
+        one.paused, one.credit = one is not first, 2
+        steps.scheduler.update_ready(one)
+    while first.num_outputs < 2:
+        steps.take()
+    for one in others:
+        one.paused = False
+        steps.scheduler.update_ready(one)
+    use, used, taken = steps.scheduler.cache.blocks.use, list[bytes](), list[int]()
+    monkeypatch.setattr(steps.scheduler.cache.blocks, "use", lambda name: used.append(name) or use(name))
+    while not all(one.num_outputs == 2 for one in ones):
+        steps.take()
+        taken.append(len(used) - sum(taken))
+    assert max(taken) < 2 * 64
+    assert sum(taken) > 7 * 300, "and hardly any of it is computed again"
+
+
 def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
     driver = SchedulerDriver(blocks=8, batch_rows=2)
     driver.decoding(1, 2, tokens=5)
