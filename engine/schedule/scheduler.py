@@ -310,9 +310,11 @@ class Scheduler:
         for first in self._memory_line.stood_first.values():
             if left <= 0 or len(batch.rows) >= self._row_limit or self._much_looked_up:
                 break
-            lacks = not first.blocks and first.stream not in self._evicted
-            if lacks and self._admit(batch, first, in_line=False) and first.num_to_compute:
+            if first.blocks or first.stream in self._evicted:
+                continue
+            if self._admit(batch, first, in_line=False) and first.num_to_compute:
                 left -= self._plan_prompt_row(batch, first, left)
+            self._file_again(first)  # it may stand in line already: it was looked for before its turn
 
     def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
         if sequence.decoding:
