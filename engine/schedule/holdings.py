@@ -89,6 +89,9 @@ class Holdings:
 
 
 def _add(table: list[int], blocks: set[int]) -> None:
+    if table and table[0] not in blocks and table[-1] not in blocks:  # which nobody shares
+        blocks.update(table)
+        return
     for numbers in (reversed(table), table):
         for number in numbers:
             if number in blocks:
