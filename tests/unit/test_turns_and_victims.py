@@ -13,6 +13,7 @@ from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.closed_line import IN_VAIN
+from engine.schedule.holdings import Holdings
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.released import Given, Released
 from engine.schedule.scheduler import Scheduler
@@ -384,6 +385,18 @@ def test_nor_does_who_begins_as_others_do_give_its_only_stream_to_one_that_has_h
     driver.steps(3)
     assert not other.blocks
     assert not any(one.evicted for one in ones)
+
+
+def test_who_comes_and_stands_idle_within_a_step_may_lose_its_memory_in_that_step() -> None:
+    """It was not there when its tenant's were looked at."""
+    first, other, new = (
+        Sequence(stream, [1], Sampling(), credit=1, context=9, tenant=tenant, blocks=blocks)
+        for stream, tenant, blocks in ((1, 1, [0, 1]), (2, 2, [2]), (3, 1, [3, 4]))
+    )
+    holdings = Holdings([other, first], refs=[1] * 5)
+    assert (holdings.of(1), holdings.of(2)) == (2, 1)
+    holdings.take(other, 1, [new], comes=False)
+    assert (holdings.of(1), holdings.of(2)) == (2, 2)
 
 
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
