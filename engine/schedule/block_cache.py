@@ -189,11 +189,11 @@ class BlockCache:
         sequence.num_computed = position
         return position
 
-    def catch_up(self, sequence: Sequence) -> int:
-        """Have its tables go on with what others have computed since of the same tokens; returns how many
-        blocks that spares. Nothing of it is in flight."""
+    def catch_up(self, sequence: Sequence, most: int) -> int:
+        """Have its tables go on with what others have computed since of the same tokens, so many blocks at
+        most; returns how many that spares. Nothing of it is in flight."""
         have, end = len(sequence.block_hashes), (sequence.num_tokens - 1) // self.block_size
-        ahead = new_hashes(sequence, end, self.block_size)
+        ahead = new_hashes(sequence, min(end, have + most), self.block_size)
         found = longest_prefix(ahead, self.blocks.has, self.windows, have)
         hashes = [*sequence.block_hashes, *found]
         if not found or self.lay_out(sequence, hashes) is None:

@@ -6,6 +6,7 @@ It knows tokens and names, and not which blocks there are.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from itertools import takewhile
 
@@ -25,9 +26,12 @@ def block_names(hashes: list[bytes], group: int) -> list[bytes]:
 
 def new_hashes(sequence: Sequence, blocks: int, block_size: int) -> Iterable[bytes]:
     """The hashes of a sequence's first full blocks, each covering all tokens before it, but for those that it
-    has. They are remembered: who finds no memory asks again in the next step.
+    has. They are remembered: who finds no memory asks again in the next step, and who goes back has most of
+    them still.
     """
     have, known = len(sequence.block_hashes), sequence.token_hashes
+    del known[sequence.num_hashed // block_size :]
+    sequence.num_hashed = sys.maxsize
     known += sequence.block_hashes[len(known) :]
     before = known[-1] if known else salt(sequence.cache_of)
     more = digests(sequence.tokens, block_size, before, first=len(known))

@@ -78,17 +78,21 @@ class Holdings:
             self._more[claimant.tenant] += blocks
 
     def _lose(self, one: Sequence) -> None:
-        """What others of its tenant hold, too, is known by another look, if that is asked for again."""
+        """What others of its tenant hold, too, is known by another look, if that is asked for again; so is
+        what is left where it came since."""
         if (has := self._blocks.get(one.tenant)) is None:
             return
         own = [number for number in one.held_blocks if self._refs[number] == 1]
-        if len(own) == self._gives[one.stream]:
+        if len(own) == self._gives.get(one.stream):
             has.difference_update(own)
         else:
             del self._blocks[one.tenant]
 
 
 def _add(table: list[int], blocks: set[int]) -> None:
+    if table and table[0] not in blocks and table[-1] not in blocks:  # which nobody shares
+        blocks.update(table)
+        return
     for numbers in (reversed(table), table):
         for number in numbers:
             if number in blocks:

@@ -310,9 +310,11 @@ class Scheduler:
         for first in self._memory_line.stood_first.values():
             if left <= 0 or len(batch.rows) >= self._row_limit or self._much_looked_up:
                 break
-            lacks = not first.blocks and first.stream not in self._evicted
-            if lacks and self._admit(batch, first, in_line=False) and first.num_to_compute:
+            if first.blocks or first.stream in self._evicted:
+                continue
+            if self._admit(batch, first, in_line=False) and first.num_to_compute:
                 left -= self._plan_prompt_row(batch, first, left)
+            self._file_again(first)  # it may stand in line already: it was looked for before its turn
 
     def _plan_token(self, batch: Batch, sequence: Sequence) -> None:
         if sequence.decoding:
@@ -403,9 +405,10 @@ class Scheduler:
             self._begun[tenant] = self._prompts.num_begun_tokens(tenant)
         self._prompts.take(sequence)
         begins = not sequence.blocks
-        if not begins:
-            self._catch_up(sequence)
-        able = not begins or (self._may_begin(sequence, tokens) and self._admit(batch, sequence))
+        if begins:
+            able = self._may_begin(sequence, tokens) and self._admit(batch, sequence)
+        else:
+            able = self._catch_up(sequence)
         if not self._prefixes.follows(sequence):
             self._picked.append(sequence)
         if able and begins:
@@ -486,14 +489,16 @@ class Scheduler:
         self._file_memory(sequence)
         return True
 
-    def _catch_up(self, sequence: Sequence) -> None:
+    def _catch_up(self, sequence: Sequence) -> bool:
         """With those of other tenants that begin alike: it waited for no turn of theirs, nor need any two of
-        them compute the same."""
-        if sequence.in_flight or sequence.pending_load:
-            return
-        if blocks := self.cache.catch_up(sequence):
+        them compute the same. Returns whether it has, as far as may be looked for; else it is further by as
+        much as a step looks for, and goes on in the next."""
+        if sequence.in_flight or sequence.pending_load or self._much_looked_up:
+            return True
+        if blocks := self.cache.catch_up(sequence, MOST_LOOKUPS):
             self._lookups += blocks
             self._file_memory(sequence)
+        return blocks < MOST_LOOKUPS
 
     def _let_nobody_overtake(self, sequence: Sequence, look: Look) -> None:
         """It is the first in line for memory, and there is too little: a large prompt would never find room.

@@ -35,6 +35,7 @@ are written by those who own the memory behind them.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import accumulate, compress
@@ -84,6 +85,7 @@ class Sequence:
     other_blocks: list[list[int]] = field(default_factory=list)  # the tables of the other groups
     block_hashes: list[bytes] = field(default_factory=list)  # of its full computed blocks
     token_hashes: list[bytes] = field(default_factory=list)  # of its first full blocks, as far as was asked
+    num_hashed: int = sys.maxsize  # up to here at most those are of the tokens that stand
     num_offered: int = 0  # of its full computed blocks, offered to the host cache
     pending_load: object | None = None  # computed blocks that are on their way from the host's memory
     constraint: Constraint | None = None  # of a grammar
@@ -316,7 +318,7 @@ class Sequence:
         if position < self.num_tokens:
             self._cut_injections(position - self.num_prompt)
             del self.tokens[position:]
-            self.token_hashes.clear()
+            self.num_hashed = min(self.num_hashed, position)
         self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)

@@ -16,13 +16,15 @@ It knows who holds which blocks. It evicts nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
-from heapq import heapify, heappop, heapreplace, nlargest
+from functools import partial
+from heapq import nlargest
 from typing import NamedTuple
 
 from engine.schedule.block_cache import BlockCache
+from engine.schedule.equals import Equals, Left
 from engine.schedule.holdings import Holdings
 from engine.schedule.ranking import Ranking
 from engine.schedule.released import Given, Released
@@ -75,6 +77,7 @@ class Holders:
         self._all = Ranking()  # by rank
         self._tenants = Counter[int]()  # of all of them
         self._holdings: tuple[int, Holdings] | None = None  # in a step
+        self._ordered: tuple[int, dict[int, Equals]] | None = None  # and those of each priority, in order
         self._had: dict[int, Had] = {}  # by priority
         self._in_vain: dict[int, InVain] = {}  # the last search of each tenant that was
         self._by_one: dict[int, Held] = {}  # by tenant, as it was when that was asked last
@@ -143,11 +146,10 @@ class Holders:
             return ()
         holdings, had = self._holdings_in(step), self._had.get(claimant.priority)
         if had is None or step - had.step >= A_STEP:
-            has = {one.tenant: holdings.of(one.tenant) for one in self._equals(claimant)}
+            has = {one.tenant: holdings.of(one.tenant) for one in self._equals(claimant.priority)}
             had = self._had[claimant.priority] = Had(step, has, {})
-        others = {tenant: count for tenant, count in had.blocks.items() if tenant != claimant.tenant}
-        givers = tuple(self._give_in_turn(claimant, step, others))
-        if sum(others[one] for one in givers) < blocks:
+        givers = tuple(self._give_in_turn(claimant, step, had.blocks))
+        if sum(had.blocks[one] for one in givers) < blocks:
             return ()
         if givers not in had.alone:
             had.alone[givers] = holdings.alone(givers)
@@ -197,81 +199,50 @@ class Holders:
     def _in_order(
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> Iterator[Sequence]:
-        within = step + AGING_STEPS * claimant.priority
-        yield from self._idle.before(within + 1)
+        yield from self._idle.before(step + AGING_STEPS * claimant.priority + 1)
+        left = self._left(claimant.priority, step, running)
+        yield from filter(left, self._all.before(rank(claimant.priority, NEWEST)))
+        equals, given = self._equals_in(step, claimant.priority, left), set[int]()
+        if others := self.has_beside(claimant.tenant):
+            least = MORE * self._will_have(claimant, blocks, step)
+            for holder in equals.of_who_has_more(claimant.tenant, least):
+                given.add(holder.stream)
+                yield holder
+        rest: Iterable[Sequence] = ()
+        if claimant in self._all:
+            yield from equals.later(claimant)
+            rest = equals.of_who_has_as_much(claimant) if others else ()
+        elif turns_of(claimant, step):
+            rest = self._in_turn(claimant, step, equals)
+        yield from (holder for holder in rest if holder.stream not in given)
+
+    def _left(self, priority: int, step: int, running: AbstractSet[int]) -> Left:
+        within = step + AGING_STEPS * priority
 
         def left(holder: Sequence) -> bool:
             # Whoever waits for its own blocks to be loaded keeps them: what was taken meanwhile would be
             # there too late, and for nobody.
             seen = holder in self._idle and self._idle.key(holder) <= within
-            return not seen and holder.stream not in running and not holder.pending_load
+            kept = holder.stream in running or holder.pending_load or not holder.blocks
+            return not (seen or kept)
 
-        yield from filter(left, self._all.before(rank(claimant.priority, NEWEST)))
-        others = dict[int, dict[int, Sequence]]()  # by tenant, and stream
-        if self.has_beside(claimant.tenant):
-            for holder in filter(left, self._equals(claimant)):
-                others.setdefault(holder.tenant, {})[holder.stream] = holder
-            others.pop(claimant.tenant, None)
-            yield from self._of_who_has_more(claimant, blocks, step, others)
-        if claimant in self._all:
-            later = self._all.before(self._rank_of(claimant), since=rank(claimant.priority, NEWEST))
-            yield from (one for one in later if one.tenant == claimant.tenant and left(one))
-            if others:
-                yield from self._as_a_last_resort(claimant, step, others)
-        else:
-            yield from self._in_turn(claimant, step, others)
+        return left
 
-    def _of_who_has_more(
-        self, claimant: Sequence, blocks: int, step: int, others: dict[int, dict[int, Sequence]]
-    ) -> Iterator[Sequence]:
-        """Of those equals, from the tenant that has most, who came last: as long as it still has clearly more
-        than the claimant's will have. Tenants that have about as much take nothing from one another."""
-        holdings, least = self._holdings_in(step), MORE * self._will_have(claimant, blocks, step)
-        most = [(-holdings.of(tenant), tenant) for tenant in others if holdings.may_have(tenant, least)]
-        heapify(most)
-        last_first = {tenant: iter(list(others[tenant].values())) for _, tenant in most}
-        while most:
-            lacks, tenant = most[0]
-            for holder in last_first[tenant]:
-                given = holdings.gives(holder)
-                if -lacks - given >= least:
-                    heapreplace(most, (lacks + given, tenant))
-                    yield others[tenant].pop(holder.stream)
-                    break
-            else:
-                heappop(most)
-
-    def _as_a_last_resort(
-        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
-    ) -> Iterator[Sequence]:
-        """It runs, and is the last of its tenant: somebody has to go on. Whose tenant has less does, of
-        tenants that have as much whoever came first."""
-        holdings = self._holdings_in(step)
-        own = holdings.of(claimant.tenant), claimant.stream
-        for tenant in sorted(others, key=holdings.of, reverse=True):
-            for one in others[tenant].values():
-                if (holdings.of(tenant), one.stream) > own:
-                    yield one
-
-    def _in_turn(
-        self, claimant: Sequence, step: int, others: dict[int, dict[int, Sequence]]
-    ) -> Iterator[Sequence]:
+    def _in_turn(self, claimant: Sequence, step: int, equals: Equals) -> Iterator[Sequence]:
         """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
         most, and more than its own. So whoever needs what ten have gets it for an eleventh of the time, and
         nobody by waiting for its own tenant."""
-        if turns_of(claimant, step):
-            holdings = self._holdings_in(step)
-            for tenant in self._give_in_turn(claimant, step, {one: holdings.of(one) for one in others}):
-                yield from (one for one in others[tenant].values() if turns_of(one, step))
+        for tenant in self._give_in_turn(claimant, step, equals.has()):
+            yield from (one for one in equals.of(tenant) if turns_of(one, step))
 
     def _give_in_turn(self, claimant: Sequence, step: int, has: dict[int, int]) -> list[int]:
         own = self._holdings_in(step).of(claimant.tenant, claimant)
-        more = [tenant for tenant, blocks in has.items() if blocks > own]
+        more = [tenant for tenant, blocks in has.items() if blocks > own and tenant != claimant.tenant]
         return nlargest(turns_of(claimant, step), more, key=has.__getitem__)
 
-    def _equals(self, claimant: Sequence) -> Iterator[Sequence]:
+    def _equals(self, priority: int) -> Iterator[Sequence]:
         """The last to come first."""
-        return self._all.before(rank(claimant.priority, -1), since=rank(claimant.priority, NEWEST))
+        return self._all.before(rank(priority, -1), since=rank(priority, NEWEST))
 
     def _behind(self, claimant: Sequence) -> Iterator[Sequence]:
         """A newcomer is behind all of its tenant's equals; of those who run, each is behind those who came
@@ -288,6 +259,14 @@ class Holders:
             self._holdings = step, Holdings(self._all.sequences, self._cache.blocks.refs)
         return self._holdings[1]
 
+    def _equals_in(self, step: int, priority: int, left: Left) -> Equals:
+        if self._ordered is None or self._ordered[0] != step:
+            self._ordered = step, {}
+        equals = self._ordered[1]
+        if priority not in equals:
+            equals[priority] = Equals(self._equals(priority), partial(self._holdings_in, step), left)
+        return equals[priority]
+
     def _looked_in(self, step: int) -> int:
         """How many holders, or as much work, for what tenants have."""
         if self._holdings is None or self._holdings[0] != step:
@@ -300,9 +279,13 @@ class Holders:
 
     def _note(self, claimant: Sequence, blocks: int, step: int, losers: list[Sequence]) -> None:
         """What is taken, for who looks in the same step."""
-        if self._holdings is not None and self._holdings[0] == step:
-            blocks += self._cache.blocks.available
-            self._holdings[1].take(claimant, blocks, losers, comes=claimant not in self._all)
+        if self._holdings is None or self._holdings[0] != step:
+            return
+        blocks += self._cache.blocks.available
+        self._holdings[1].take(claimant, blocks, losers, comes=claimant not in self._all)
+        for equals in self._ordered[1].values() if self._ordered else ():
+            for tenant in {one.tenant for one in (claimant, *losers)}:
+                equals.change(tenant)
 
     def audit(self, sequences: list[Sequence]) -> None:
         """Raise unless all are filed as they are."""

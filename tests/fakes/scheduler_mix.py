@@ -195,7 +195,8 @@ class Mix:
         self, claimant: Sequence, blocks: int, step: int, running: AbstractSet[int]
     ) -> list[Sequence]:
         self._check_counted(step)
-        self.scheduler._holders._holdings = None  # what tenants have by now, and not as the step began
+        holders = self.scheduler._holders
+        holders._holdings = holders._ordered = None  # what tenants have by now, and not as the step began
         victims = self._victims(claimant, blocks, step, running)
         may = self._may_lose(claimant, blocks, running)
         assert set(victims) <= set(may), "only from those that rank behind, or whose tenant has more"

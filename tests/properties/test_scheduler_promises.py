@@ -43,8 +43,13 @@ def test_every_promise_is_kept_at_every_step_of_any_mix() -> None:
     [
         (4082315191, Sizes(blocks=92, step_tokens=21, batch_rows=6, streams=40, tenants=2, overlap=True)),
         (900685, Sizes(blocks=40, step_tokens=40, batch_rows=9, streams=6, tenants=4, overlap=True)),
+        (1036892246, Sizes(blocks=43, step_tokens=29, batch_rows=8, streams=42, tenants=9, overlap=True)),
     ],
-    ids=["what two share that turn out to be one", "what came free behind the first in line's turn"],
+    ids=[
+        "what two share that turn out to be one",
+        "what came free behind the first in line's turn",
+        "who has what came free stands in line as who has begun",
+    ],
 )
 def test_what_was_broken_once_is_not_broken_again(seed: int, sizes: Sizes) -> None:
     Mix(seed, sizes).play(150)

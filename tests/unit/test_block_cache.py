@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable
 from hashlib import blake2b
@@ -264,10 +265,24 @@ def test_what_is_asked_for_again_is_not_hashed_again(monkeypatch: pytest.MonkeyP
     other.truncate(0)
     assert cache.match_prefix(other) == 16
     cache.release(other)
+    assert hashed["blocks"] == 4, "nor what stands before what was taken back"
     other.num_prompt, other.num_outputs = 8, 12
     other.truncate(0)
     other.force([7] * 12)
     assert cache.match_prefix(other) == 8  # the names are those of what it says now
+
+
+def test_the_hashes_of_whoever_goes_back_and_on_are_those_of_its_tokens() -> None:
+    cache, dice = BlockCache(8, BLOCK), random.Random(3)
+    seq = sequence(3)
+    for _ in range(2000):
+        if dice.random() < 0.4:
+            seq.cut(dice.randint(3, seq.num_tokens))
+        elif seq.num_tokens < 60:
+            seq.inject([dice.randrange(2) for _ in range(dice.randint(1, 7))])
+        if dice.random() < 0.5:
+            blocks = dice.randint(0, seq.num_tokens // BLOCK)
+            assert cache.hash_blocks(seq, blocks) == cache.hash_blocks(sequence(list(seq.tokens)), blocks)
 
 
 def test_where_a_sequence_may_write_is_known_until_it_goes_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -12,12 +13,14 @@ from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.closed_line import IN_VAIN
+from engine.schedule.holdings import Holdings
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.released import Given, Released
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.sequence import Sequence
 from engine.schedule.serving_order import AGING_STEPS
 from engine.schedule.victims import A_TURN
+from tests.fakes.counted_work import counted
 from tests.fakes.instant_steps import InstantSteps
 from tests.fakes.scheduler_driver import BLOCK, SchedulerDriver, streams
 
@@ -384,6 +387,18 @@ def test_nor_does_who_begins_as_others_do_give_its_only_stream_to_one_that_has_h
     assert not any(one.evicted for one in ones)
 
 
+def test_who_comes_and_stands_idle_within_a_step_may_lose_its_memory_in_that_step() -> None:
+    """It was not there when its tenant's were looked at."""
+    first, other, new = (
+        Sequence(stream, [1], Sampling(), credit=1, context=9, tenant=tenant, blocks=blocks)
+        for stream, tenant, blocks in ((1, 1, [0, 1]), (2, 2, [2]), (3, 1, [3, 4]))
+    )
+    holdings = Holdings([other, first], refs=[1] * 5)
+    assert (holdings.of(1), holdings.of(2)) == (2, 1)
+    holdings.take(other, 1, [new], comes=False)
+    assert (holdings.of(1), holdings.of(2)) == (2, 2)
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
@@ -578,6 +593,32 @@ def test_what_very_many_streams_have_in_common_is_not_looked_at_in_each_step_tha
     assert len(looked) < 6 * forks, "and not once in every second step"
 
 
+@pytest.mark.parametrize("tenants_of", [lambda count: 1, lambda count: 4, lambda count: count])
+def test_a_step_in_which_many_lack_memory_looks_at_all_who_hold_some_once_and_not_for_each(
+    tenants_of: Callable[[int], int],
+) -> None:
+    """Where 2,000 decoded, of whom 500 lacked a block in the same step, that took 0.7 to 2 s."""
+    lines = []
+    for count in (48, 192):
+        scheduler = Scheduler(
+            BlockCache(3 * count, 16), step_tokens=2048, batch_rows=1000, tenant_prefill=10**6
+        )
+        steps, tenants = InstantSteps(scheduler), tenants_of(count)
+        prompt = 16 * 3 - 2
+        crowd = [start(steps, at, own(at, prompt), credit=3, tenant=at % tenants) for at in range(count)]
+        for _ in range(30):
+            steps.take()
+        assert all(one.stalled for one in crowd), "at the end of their third blocks"
+        for one in crowd:
+            one.credit = 1000
+            scheduler.update_ready(one)
+        with counted() as work:
+            scheduler.schedule()
+        assert scheduler.preemptions == count // 4, "each of which the rows of three others have"
+        lines.append(work.lines)
+    assert lines[1] < 5 * lines[0], lines
+
+
 def test_where_two_tenants_have_all_and_each_lacks_a_block_one_goes_on() -> None:
     driver = SchedulerDriver(blocks=20, step_tokens=64, batch_rows=32)
     driver.decoding(1, tokens=30, tenant=1)
@@ -710,6 +751,39 @@ def test_all_the_same_no_two_tenants_compute_what_both_begin_with() -> None:
     block = steps.scheduler.cache.block_size
     assert computed <= 2000 + 8 * (10 + block)
     assert steps.scheduler.cache.used <= 2000 // block + 8 * 2
+
+
+def test_who_finds_very_much_computed_goes_on_from_there_in_several_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A crowd that was told the same long text, and resumed at once, looked for all of it in one step."""
+    monkeypatch.setattr("engine.schedule.scheduler.MOST_LOOKUPS", 64)
+    steps, text = engine(blocks=1000), own(9, 16 * 400)
+    first, *others = ones = [start(steps, one, own(8, 17), credit=1) for one in range(1, 9)]
+    while not all(one.num_outputs for one in ones):
+        steps.take()
+    for one in ones:
+        one.inject(text)
+        one.paused, one.credit = one is not first, 2
+        steps.scheduler.update_ready(one)
+    while first.num_outputs < 2:
+        steps.take()
+    for one in others:
+        one.paused = False
+        steps.scheduler.update_ready(one)
+    blocks, used, taken = steps.scheduler.cache.blocks, Counter[bytes](), list[int]()
+    use = blocks.use
+
+    def counting(name: bytes) -> int:
+        used[name] += 1
+        return use(name)
+
+    monkeypatch.setattr(blocks, "use", counting)
+    while not all(one.num_outputs == 2 for one in ones):
+        steps.take()
+        taken.append(used.total() - sum(taken))
+    assert max(taken) < 2 * 64
+    assert sum(taken) > 7 * 300, "and hardly any of it is computed again"
 
 
 def test_whose_token_takes_the_memory_of_all_others_that_decode_has_one_row_all_the_same() -> None:
