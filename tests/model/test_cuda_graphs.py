@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def test_steered_streams_say_what_generate_says(architecture: str, limits: Limit
 def test_a_whole_model_reads_with_our_kernels() -> None:
     """Of each architecture's kinds of layer: windows, caps and sinks, in a chunk and in a captured step."""
     limits = Limits(kv_tokens=32, step_tokens=16, batch_rows=2, attention="triton", captured=True)
-    one_of_each = {"num_hidden_layers": 2, "layer_types": MIXED[:2], "dtype": torch.float64}
+    one_of_each: dict[str, Any] = {"num_hidden_layers": 2, "layer_types": MIXED[:2], "dtype": torch.float64}
     driver = Driver(model_engine(tiny_model("gpt_oss", **one_of_each), limits))
     driver.settle(api.Submit(0, TEXT[:9], greedy(3), credit=9))
     plain = tiny_model("gpt_oss", attn_implementation="eager", **one_of_each)
