@@ -37,7 +37,8 @@ setup: $(DEVELOPING)
 
 # A file's tests share what is slow to start, so a file stays in one process. Files come in the order of their
 # folders, and so the short ones of tests/unit last: by default those with the fewest tests would, which take longest
-# of all. More than four processes would hold more models in memory than they save time.
+# of all. There is one process more than processors (`tests/conftest.py`); more than four would hold more models in
+# memory than they save time.
 test: $(DEVELOPING)
 	$(RUN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --durations=15
 

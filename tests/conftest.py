@@ -3,7 +3,9 @@
 import os
 import signal
 import sys
+from collections.abc import Generator
 
+import pytest
 from hypothesis import settings
 
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
@@ -25,3 +27,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says how busy the machine is.
 settings.register_profile("midstream", deadline=None)
 settings.load_profile("midstream")
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
+    """One process more than there are processors: what a test has started is often waited for."""
+    return (yield) + 1

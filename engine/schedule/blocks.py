@@ -14,7 +14,7 @@ made of; tables, and not whose.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from itertools import islice
+from itertools import chain, islice
 
 from engine import api
 from engine.schedule.free_blocks import FreeBlocks, FreeList
@@ -199,14 +199,12 @@ class Blocks:
 
     def audit(self, owners: Counter[int]) -> None:
         """Raise unless every block is accounted for exactly once. `owners`: the tables that each is in."""
-        free = Counter(self._free)
-        for number, refs in enumerate(self.refs):
-            tables = max(refs, 0)
-            assert tables == owners[number], f"block {number}: {refs} references, in {owners[number]} tables"
-            states = (refs > 0) + (number in self._cached) + free[number]
-            assert states == 1, f"block {number}: free, cached or used, {states} times"
-            assert number not in self._cached or self._names[number], f"block {number}: without a name"
-        assert free.total() == len(self._free)
+        used = {number: refs for number, refs in enumerate(self.refs) if refs > 0}
+        assert used == owners, f"blocks, by references and by tables: {used.items() ^ owners.items()}"
+        states, once = sorted(chain(used, self._cached, self._free)), list(range(self.total))
+        assert states == once, f"free, cached or used: {Counter(states).items() ^ Counter(once).items()}"
+        assert len(used) + len(self._cached) + len(self._free) == self.total
+        assert all(self._names[number] for number in self._cached), "a block is cached without a name"
         assert self._by_name == {name: number for number, name in enumerate(self._names) if name}
-        assert all(bool(name) == bool(named) for name, named in zip(self._names, self._named, strict=True))
+        assert [*map(bool, self._names)] == [*map(bool, self._named)]
         self._idle.audit()

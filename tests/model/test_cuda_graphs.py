@@ -6,8 +6,10 @@ from __future__ import annotations
 import gc
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 
 from engine import api
 from engine.forward import backends
@@ -18,9 +20,9 @@ from engine.model.preflight import ModelError
 from engine.sampling import triton_draw
 from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.devices import ON_DEVICE
-from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy
-from tests.fakes.greedy_oracle import oracle
-from tests.fakes.tiny_models import ARCHITECTURES
+from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy, model_engine
+from tests.fakes.greedy_oracle import Oracle, generate_of, oracle
+from tests.fakes.tiny_models import ARCHITECTURES, MIXED, tiny_model
 from tests.fakes.triton_kernels import needs_triton
 
 pytestmark = needs_triton
@@ -65,9 +67,11 @@ def test_steered_streams_say_what_generate_says(architecture: str, limits: Limit
 def test_a_whole_model_reads_with_our_kernels() -> None:
     """Of each architecture's kinds of layer: windows, caps and sinks, in a chunk and in a captured step."""
     limits = Limits(kv_tokens=32, step_tokens=16, batch_rows=2, attention="triton", captured=True)
-    driver = Driver(engine_of("gpt_oss", limits))
+    one_of_each: dict[str, Any] = {"num_hidden_layers": 2, "layer_types": MIXED[:2], "dtype": torch.float64}
+    driver = Driver(model_engine(tiny_model("gpt_oss", **one_of_each), limits))
     driver.settle(api.Submit(0, TEXT[:9], greedy(3), credit=9))
-    oracle("gpt_oss").check(driver.told[0])
+    plain = tiny_model("gpt_oss", attn_implementation="eager", **one_of_each)
+    Oracle(generate_of(plain)).check(driver.told[0])
     assert len(driver.told[0].tokens) == 3
 
 

@@ -22,7 +22,7 @@ from tests.fakes.failing_device import FailingDevice, FailingKernel
 from tests.fakes.failing_steps import BACKENDS, LIMITS, TEXT, TIGHT, check, oracle, steered, tiny
 from tests.fakes.triton_kernels import needs_triton
 
-SOME = 29  # one in so many calls
+SOME = 59  # one in so many calls
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["before it acts", "behind what it did"])
@@ -46,7 +46,7 @@ def test_any_launch_of_our_kernels_may_fail(behind: bool, monkeypatch: pytest.Mo
     from engine.forward import by_triton
 
     launches = {name: getattr(by_triton, name) for name in ("read", "join")}
-    limits = replace(TIGHT, attention="triton", captured=True)
+    limits = replace(TIGHT, attention="triton", captured=True, batch_rows=2)
     for at in itertools.count():
         device = FailingDevice(behind=behind)
         for name, kernel in launches.items():

@@ -1,4 +1,4 @@
-"""A record of the default model, replayed on servers that were started anew; and another fingerprint."""
+"""A record of the default model, replayed on servers that were started anew."""
 
 from __future__ import annotations
 
@@ -101,12 +101,3 @@ def test_another_seed_is_told_from_the_record_by_its_first_token_and_both_log_pr
     assert difference.replayed is not None
     assert difference.recorded.logprob is not None
     assert difference.replayed.logprob is not None
-
-
-def test_in_another_number_format_the_fingerprint_is_another(record: Record) -> None:
-    server = Served("--dtype", "bfloat16", model=DEFAULT_MODEL)
-    try:
-        with midstream.sync.connect(server.http) as client:
-            assert client.ready.fingerprint not in (None, record.start.fingerprint)
-    finally:
-        server.end()

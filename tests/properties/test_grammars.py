@@ -134,7 +134,7 @@ SCRIPTS = st.lists(
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @given(start=st.none() | st.integers(0, len(MANY) - 1), script=SCRIPTS, seed=st.integers(0, 999))
-@settings(max_examples=12)
+@settings(max_examples=8)
 def test_a_stream_is_the_same_however_it_is_run(
     way: Way, start: int | None, script: list[Steer], seed: int
 ) -> None:

@@ -31,7 +31,7 @@ from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 90),
+    max_examples=int(EXAMPLES or 45),
     stateful_step_count=50,
     derandomize=EXAMPLES is None,
     database=None,
@@ -456,7 +456,7 @@ class Kept(Everything):
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 60))
+TestKept.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 30))
 
 
 class TwoModels(Fleet):
@@ -467,12 +467,12 @@ class TwoModels(Fleet):
 
 
 TestTwoModels = TwoModels.TestCase
-TestTwoModels.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
+TestTwoModels.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 12))
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
+TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
 
 
 TestOverlapped = Overlapped.TestCase
-TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 40))
+TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))

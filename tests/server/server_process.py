@@ -193,15 +193,21 @@ def _with_scripts() -> str:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`midstream serve` with what will not let it start."""
-    return subprocess.run(
-        command(*arguments),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=environment(),
-    )
+    """`midstream serve` with what will not let it start, in a copy of a process that has loaded it."""
+    words = ["serve", *arguments]
+    with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
+        with (
+            Connection(os.dup(output.fileno())) as its_output,
+            Connection(os.dup(errors.fileno())) as its_errors,
+        ):
+            process = LoadedProcess(
+                become_server, words, environment(), (its_output, its_errors), True, False, ""
+            )
+        status = process.wait(PATIENCE_S)
+        if status is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(f"it goes on: {said(errors)}")
+        return subprocess.CompletedProcess(words, status, said(output), said(errors))
 
 
 # -- what the metrics say --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 
 from bench.reliability import deaths
 from tests.server.independent_client import Client, Stream, client_of
-from tests.server.server_process import Served, used
+from tests.server.server_process import POLL_S, Served, used
 
 Serve = Callable[..., Served]
 GREEDY = {"ignore_eos": True, "temperature": 0, "max_tokens": 80}
@@ -162,21 +162,20 @@ async def test_an_engine_is_replaced_while_connections_take_all_descriptors_that
 
 async def until_said(served: Served, words: str, times: int = 1) -> None:
     async with asyncio.timeout(30):
-        while (await asyncio.to_thread(served.log)).count(words) < times:
-            pass
+        while served.log().count(words) < times:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(POLL_S)
 
 
 async def engines(served: Served, count: int) -> list[int]:
     """Its processes, once there are so many."""
     async with asyncio.timeout(30):
-        while len(found := await asyncio.to_thread(lambda: served.engines)) < count:
-            pass
+        while len(found := await asyncio.to_thread(lambda: served.engines)) < count:  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(POLL_S)
     return found
 
 
 async def until_ready_again(served: Served) -> None:
     async with asyncio.timeout(30):
-        while (await served.metrics())["midstream_engine_restarts_total"] < 1:
-            pass
-        while (await served.ask("/readyz"))[0] != 200:
-            pass
+        await served.until(lambda now: now["midstream_engine_restarts_total"] >= 1)
+        while (await served.ask("/readyz"))[0] != 200:  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(POLL_S)

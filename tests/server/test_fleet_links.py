@@ -11,13 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import NamedTuple
 
 import pytest
 
 import midstream
 from bench.reliability.deaths import Deaths, crowd, nothing
 from bench.reliability.fleet_deaths import ENGINES, restarts, whole
-from bench.reliability.scoring import keep_playing, quiet_run
+from bench.reliability.scoring import Score, keep_playing, quiet_run
 from bench.reliability.trial_server import complaints
 from tests.fakes.certificates import Authority
 from tests.server.independent_client import Client, Stream, client_of
@@ -33,10 +34,18 @@ READERS = 6
 SECRET = "sesame"
 
 
+class Undisturbed(NamedTuple):
+    """What everybody says whom nothing befalls."""
+
+    score: Score
+    tokens: list[int]
+
+
 class Children:
     """Engines at the end of pipes, and a spare; whoever dies, the server has another in its place."""
 
     def __init__(self) -> None:
+        self.undisturbed: Undisturbed | None = None
         self.served = Served("--engines", str(ENGINES), "--engine-spare", "on", *SILENCE, *STEP)
 
     async def strike(self, blow: signal.Signals) -> None:
@@ -70,6 +79,7 @@ class Listeners:
         self.shown = theirs  # by gateways
         named = ("--engine-addresses", self.addresses, "--engine-token-file", str(token))
         self.served = Served("--fleet", "static", *named, *SILENCE, *theirs)
+        self.undisturbed: Undisturbed | None = None
         self._struck = 0
 
     async def strike(self, blow: signal.Signals) -> None:
@@ -132,27 +142,39 @@ async def struck(fleet: Fleet, blow: signal.Signals) -> None:
     raise AssertionError("nobody felt it")
 
 
+async def undisturbed(fleet: Fleet) -> Undisturbed:
+    """Seen once: it takes seconds."""
+    if fleet.undisturbed is None:
+        score = await quiet_run(fleet.served.http, range(1), crowd(nothing))
+        async with client_of(fleet.served.url) as client:
+            truth = await begun(client, "truth")
+            await truth.rest()
+        fleet.undisturbed = Undisturbed(score, truth.tokens)
+    return fleet.undisturbed
+
+
 async def somebody_moves(fleet: Fleet, blow: signal.Signals) -> bool:
     await whole(fleet.served, ENGINES)
     deaths, over = Deaths(), asyncio.Event()
-    score = await quiet_run(fleet.served.http, range(1), crowd(nothing))
-    async with client_of(fleet.served.url) as client, midstream.connect(fleet.served.http) as steering:
-        truth = await begun(client, "truth")
-        await truth.rest()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(keep_playing(steering, score, crowd(deaths.next), over.is_set))
-            streams = [await begun(client, str(number)) for number in range(READERS)]
-            for stream in streams:
-                await stream.until("token")
-            before = await restarts(fleet.served)
-            await fleet.strike(blow)
-            deaths.one()
-            for stream in streams:
-                assert (await stream.rest())["finish_reason"] == "length"
-            await whole(fleet.served, ENGINES, before + 1)
-            over.set()
-            deaths.over()
-    assert {tuple(stream.tokens) for stream in streams} == {tuple(truth.tokens)}
+    score, tokens = await undisturbed(fleet)
+    async with (
+        client_of(fleet.served.url) as client,
+        midstream.connect(fleet.served.http) as steering,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(keep_playing(steering, score, crowd(deaths.next), over.is_set))
+        streams = [await begun(client, str(number)) for number in range(READERS)]
+        for stream in streams:
+            await stream.until("token")
+        before = await restarts(fleet.served)
+        await fleet.strike(blow)
+        deaths.one()
+        for stream in streams:
+            assert (await stream.rest())["finish_reason"] == "length"
+        await whole(fleet.served, ENGINES, before + 1)
+        over.set()
+        deaths.over()
+    assert {tuple(stream.tokens) for stream in streams} == {tuple(tokens)}
     assert score.wrong + complaints(fleet.served) == []
     return any(event["type"] == "paused" for stream in streams for event in stream.events)
 

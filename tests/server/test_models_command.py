@@ -4,6 +4,7 @@ that."""
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import urllib.error
@@ -60,12 +61,19 @@ async def until(served: Served, name: str, state: str) -> None:
 
 @pytest.fixture
 async def cold(served: Served) -> AsyncIterator[Served]:
-    """A server whose small model is not loaded."""
-    await said(served, "unpin", "small")
+    """A server whose small model is not loaded. The command would take a second each time."""
+    await tell(served, "unpin")
     await until(served, "small", "cold")
     yield served
-    await said(served, "unpin", "small")
-    await said(served, "unload", "small")
+    await tell(served, "unpin")
+    await tell(served, "unload")
+
+
+async def tell(served: Served, what: str) -> None:
+    """Of the small model."""
+    request = urllib.request.Request(f"{served.http}/v1/models/small", json.dumps({"do": what}).encode())
+    with await asyncio.to_thread(urllib.request.urlopen, request) as answer:
+        assert answer.status == 200
 
 
 async def test_it_lists_loads_and_unloads(cold: Served) -> None:

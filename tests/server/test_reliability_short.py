@@ -60,7 +60,7 @@ async def test_mutated_frames_and_bodies_over_sockets_are_refused_in_words(serve
 
 
 async def test_whatever_valid_frames_are_said_little_is_held_for_who_does_not_read() -> None:
-    found = await abuse_search.search(3, tokens=250)
+    found = await abuse_search.search(3, tokens=100)
     assert len(found) == len(abusive_frames.KINDS) + 3
     for one in found:  # a stream holds what it knows
         begins = not abusive_frames.ANEW.isdisjoint(one.kinds)
@@ -74,10 +74,13 @@ async def test_a_body_that_no_stack_can_hold_is_the_clients_mistake(server: Serv
     assert 400 <= response.status_code < 500
 
 
-@pytest.mark.parametrize("how", ["reset", "close", "silence", "stall"])
-async def test_wires_are_cut_and_nothing_is_lost_doubled_or_reordered(server: Served, how: CutKind) -> None:
+@pytest.mark.parametrize(("how", "times"), [("reset", 5), ("close", 5), ("silence", 2), ("stall", 5)])
+async def test_wires_are_cut_and_nothing_is_lost_doubled_or_reordered(
+    server: Served, how: CutKind, times: int
+) -> None:
+    """That one has fallen silent takes time to be seen."""
     score = await quiet_run(server.http, range(2), STEERING_CLIENTS)
-    assert await cuts.cut(server, score, 7, 5, (how,)) > 5
+    assert await cuts.cut(server, score, 7, times, (how,)) > times
     assert score.wrong == []
 
 

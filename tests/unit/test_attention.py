@@ -180,6 +180,16 @@ BACKENDS: dict[str, Callable[[KvPool], AttentionBackend]] = {
     "flash_attn": lambda pool: FlashAttnBackend(tables_of(pool), flash_attn_varlen_func),
     "flashinfer": lambda pool: FlashInferBackend(BLOCK, DEVICE, BatchPrefillWithPagedKVCacheWrapper),
 }
+# Triton's interpreter is slow: there each kind has one layout, and each layout one kind.
+EVERYWHERE = [
+    pytest.param(
+        contexts, kind, backend, id=f"{layout}-{name}-{backend}", marks=[needs_triton] * (backend == "triton")
+    )
+    for layout, contexts in LAYOUTS.items()
+    for name, kind in KINDS.items()
+    for backend in BACKENDS
+    if backend != "triton" or ON_DEVICE or name == "all" or layout == "rows and chunks"
+]
 EVERY_BACKEND = [
     "sdpa",
     "sdpa by runs",
@@ -272,9 +282,7 @@ def test_scores_that_are_too_many_at_once_are_computed_in_steps(
         torch.testing.assert_close(out, expected)
 
 
-@pytest.mark.parametrize("backend", EVERY_BACKEND)
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("contexts", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize(("contexts", "kind", "backend"), EVERYWHERE)
 def test_it_is_a_dense_softmax_wherever_the_blocks_lie(
     contexts: list[Context], kind: Kind, backend: str
 ) -> None:
@@ -332,12 +340,16 @@ def batches(draw: st.DrawFn) -> list[Context]:
 
 
 @pytest.mark.parametrize("backend", EVERY_BACKEND)
-@settings(max_examples=25)
-@given(contexts=batches(), kind=st.sampled_from(list(KINDS.values())))
-def test_it_is_a_dense_softmax_for_any_batch(contexts: list[Context], kind: Kind, backend: str) -> None:
+def test_it_is_a_dense_softmax_for_any_batch(backend: str) -> None:
     dtype, tolerance = finest(backend)
-    out, expected = attended(contexts, kind, dtype, backend)
-    torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+
+    @settings(max_examples=25 if backend != "triton" or ON_DEVICE else 8)
+    @given(contexts=batches(), kind=st.sampled_from(list(KINDS.values())))
+    def hold_against_a_dense_one(contexts: list[Context], kind: Kind) -> None:
+        out, expected = attended(contexts, kind, dtype, backend)
+        torch.testing.assert_close(out, expected, rtol=0, atol=tolerance)
+
+    hold_against_a_dense_one()
 
 
 # -- the pool --------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@
 import assert from "node:assert/strict";
 
 const TIMEOUT_MS = 30_000; // nothing is expected to take a tenth of it
+const POLL_MS = 5; // who asks all the time takes it from those who are waited for
+const { setTimeout } = globalThis; // not that of a test which stands still
 
 /**
  * The first of its values that is one.
@@ -18,7 +20,7 @@ export async function eventually(look) {
   while (!timeout.aborted) {
     const found = await look();
     if (found) return found;
-    await new Promise((resolve) => setImmediate(resolve));
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }
   assert.fail(`it never came to that: ${look}`);
 }
