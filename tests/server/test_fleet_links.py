@@ -120,8 +120,8 @@ def fleet(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         fleet.end()
 
 
-async def begun(client: Client, name: str) -> Stream:
-    return await client.start(name, params=GREEDY, credit={"limit": 1000}, return_tokens=True)
+async def begun(client: Client, name: str, limit: int = 1000) -> Stream:
+    return await client.start(name, params=GREEDY, credit={"limit": limit}, return_tokens=True)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
@@ -163,10 +163,14 @@ async def somebody_moves(fleet: Fleet, blow: signal.Signals) -> bool:
         asyncio.TaskGroup() as group,
     ):
         group.create_task(keep_playing(steering, score, crowd(deaths.next), over.is_set))
-        streams = [await begun(client, str(number)) for number in range(READERS)]
+        streams = [await begun(client, str(number), limit=1) for number in range(READERS)]
         for stream in streams:
             await stream.until("token")
         before = await restarts(fleet.served)
+        for stream in streams:  # all at once, or the first might have ended before the blow
+            await stream.send("credit", limit=1000)
+        for stream in streams:
+            await stream.until("token")
         await fleet.strike(blow)
         deaths.one()
         for stream in streams:
