@@ -7,6 +7,7 @@ and steps, and others may have their turn in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from midstream import protocol
@@ -36,6 +37,7 @@ def begun(
         yield context
         return
     past = start.past
+    _name_calls(context, past)
     injections = iter(put_in)
     for step in past.steering:
         if not len(context.output) <= step.index <= len(past.tokens):
@@ -54,11 +56,26 @@ def begun(
         yield context
     for _ in _read(context, past.tokens, len(past.tokens)):
         yield context
+    if len(context.output.calls) < len(past.call_ids):
+        raise Refusal(
+            "invalid_frame",
+            f"`past.call_ids` has {len(past.call_ids)}, and {len(context.output.calls)} calls stand in "
+            "its output: say those alone.",
+        )
     if past.text_length is not None:
         _stand(context, past.text_length)
     asked_behind = any(step.index == len(past.tokens) for step in past.steering[-1:])
     _check(context, model, asked_behind=asked_behind)
     yield context.as_past(may_have_ended=not asked_behind)
+
+
+def _name_calls(context: Context, past: protocol.Past) -> None:
+    twice = next((call_id for call_id, times in Counter(past.call_ids).items() if times > 1), None)
+    if twice is not None:
+        raise Refusal("invalid_frame", f'`past.call_ids` has "{twice}" twice: no two calls have one id.')
+    if context.output.spans is not None:
+        told = len(past.call_ids) if past.told_calls is None else past.told_calls
+        context.output.spans.name_calls(past.call_ids, told)
 
 
 def _read(context: Context, tokens: list[int], until: int) -> Iterator[None]:

@@ -182,6 +182,31 @@ async def test_calls_and_their_results_stand_and_so_does_what_waited_for_others(
         first.end()
 
 
+async def test_a_call_that_was_made_again_has_its_id_elsewhere_and_no_other_has_one_of_before(
+    scripted: Served,
+) -> None:
+    first = Served(scripted=True)
+    asked: Any = {"messages": asking(PARIS, ROME, "Mild."), "tools": [WEATHER], "on_tool_call": "pause"}
+    try:
+        async with doomed(first, scripted) as (client, kill):
+            stream = await client.start(return_tokens=True, seed=3, **asked)
+            reading = stream.tool_calls()
+            ids = [(await anext(reading)).call_id]
+            for _ in range(2):
+                await stream.rewind(0)
+                ids.append((again := await anext(reading)).call_id)
+            kill()
+            await stream.tool_result(again, "mild")
+            ids.append((other := await anext(reading)).call_id)
+            assert len(set(ids)) == len(ids)
+            await stream.tool_result(other, "hot")
+            await whole(stream)
+            assert (stream.text, len(stream.restarts)) == ("Mild.", 1)
+            assert [call.call_id for call in stream.calls] == ids[-2:]
+    finally:
+        first.end()
+
+
 async def test_a_fork_that_is_asked_for_meanwhile_waits_for_its_stream(server: Served, serve: Serve) -> None:
     async with doomed(serve(), server) as (client, kill):
         stream = await client.start(window=1, credit={"limit": 0}, **OPTIONS)

@@ -282,6 +282,8 @@ export type PastStep = {
 export type PastFields = {
     tokens: number[];
     text_length: number;
+    call_ids?: string[];
+    told_calls?: number;
     steering: PastStep[];
 };
 export type Start = StartFields & {
