@@ -62,8 +62,7 @@ def begun(
             f"`past.call_ids` has {len(past.call_ids)}, and {len(context.output.calls)} calls stand in "
             "its output: say those alone.",
         )
-    if past.text_length is not None:
-        _stand(context, past.text_length)
+    _stand(context, past)
     asked_behind = any(step.index == len(past.tokens) for step in past.steering[-1:])
     _check(context, model, asked_behind=asked_behind)
     yield context.as_past(may_have_ended=not asked_behind)
@@ -105,11 +104,17 @@ def _inject(context: Context, request_id: str, step: PastInject, tokens: list[in
         spans.read_on()
 
 
-def _stand(context: Context, length: int) -> None:
-    """So much of its text was told: perhaps less than is released, or what is told in the end alone."""
+def _stand(context: Context, past: protocol.Past) -> None:
+    """So much of it was told: perhaps less of its text than is released, or what is told in the end alone."""
     output = context.output
-    output.hold(length)
-    if output.text_length < length == output.flushed(stops(context.params))[0].text_length:
+    if past.text_length is not None:
+        output.hold(past.text_length)
+    told, stands = (past.text_length, past.reasoning_length, past.arguments_length), output.lengths
+    more = [at for at, length in enumerate(told) if length is not None and length > stands[at]]
+    if not more:
+        return
+    whole = output.flushed(stops(context.params))[0].lengths
+    if any(told[at] == whole[at] for at in more):
         output.flush_with_last()
 
 

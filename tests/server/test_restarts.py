@@ -250,6 +250,26 @@ async def test_a_call_whose_tokens_had_come_is_told_elsewhere(
         first.end()
 
 
+async def test_arguments_of_which_the_end_alone_had_told_stand_where_that_is_lost(scripted: Served) -> None:
+    written, first = PARIS[: PARIS.index("Paris")] + "é", Served(scripted=True)
+    try:
+        async with (
+            CuttingProxy(first.port, [Cut(within=b'"final"')]) as proxy,
+            midstream.connect(proxy.url) as client,
+        ):
+            proxy.redirect(scripted.port)
+            most = len(written.encode()) - 1
+            asked: Any = {"messages": asking(written), "tools": [WEATHER], "max_tokens": most}
+            stream = await client.start(return_tokens=True, **asked)
+            await whole(stream)
+            assert stream.calls[0].arguments.endswith("\ufffd")
+            assert stream.final is not None
+            assert (stream.final.index, stream.final.finish_reason) == (most, "length")
+            assert [restart.index for restart in stream.restarts] == [most]
+    finally:
+        first.end()
+
+
 async def test_a_past_that_its_grammar_does_not_allow_ends_its_stream_alone(server: Served) -> None:
     async with midstream.connect(server.http) as client, client_of(server.url) as raw:
         tokens = (await whole(await client.start(**OPTIONS)))[1]

@@ -94,6 +94,20 @@ def test_its_calls_have_the_ids_that_they_had_where_others_were_taken_back() -> 
     assert (start.past.call_ids, start.past.told_calls) == (["c", "e"], 3)
 
 
+def test_so_much_of_reasoning_and_of_the_last_arguments_stands() -> None:
+    """In code points."""
+    past, spans = with_a_call(), Spans()
+    stand = [
+        SnapshotCall(index=at, call_id=str(at), name="find", arguments=told)
+        for at, told in enumerate(("{}", '{"é'))
+    ]
+    spans.receive_snapshot(snapshot(reasoning="H\U0001f914<", tool_calls=stand))
+    start = past.start(START, [7, 8, 9], 3, 0, spans)
+    assert start is not None
+    assert start.past is not None
+    assert (start.past.reasoning_length, start.past.arguments_length) == (3, 3)
+
+
 def test_one_that_was_to_go_on_behind_what_was_put_in_is_not_paused() -> None:
     """Its `resumed` may have been lost."""
     past = with_a_call()

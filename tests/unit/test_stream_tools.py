@@ -875,6 +875,40 @@ def test_calls_of_a_past_have_the_ids_that_they_had_and_no_other_has(
     assert stand == [expected[0], call_id_of("a", next_one)]
 
 
+@pytest.mark.parametrize("all_told", [True, False])
+@pytest.mark.parametrize(
+    ("written", "length"),
+    [(b"<think>Hm<", 3), (b'<tool_call>{"name": "find", "arguments": {"q": "\xc3', 8), (b"So <", 4)],
+    ids=["reasoning", "arguments", "content"],
+)
+def test_what_the_end_alone_had_told_stands_in_a_past_where_all_of_it_was(
+    written: bytes, length: int, all_told: bool
+) -> None:
+    """And comes with the end where it was not."""
+    ended = lone()
+    for token in written:
+        _write(ended, token)
+    ended.answer(finish=RUN_OUT)
+    before = FoldedSpans()
+    before.read(ended.take())
+    lengths = [len(before.content), len(before.reasoning), len("".join(c["arguments"] for c in before.calls))]
+    assert length in lengths
+    text, reasoning, arguments = (told and told - (not all_told) for told in lengths)
+    known = Past(
+        tokens=list(written), text_length=text, reasoning_length=reasoning, arguments_length=arguments
+    )
+    asked: dict[str, Any] = ASKED | {"past": known}
+    params = ended.stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    begins = FoldedSpans()
+    begins.read(one.take())
+    assert (begins.said == before.said) == all_told
+    one.answer(finish=RUN_OUT)
+    begins.read(one.take())
+    assert begins.said == before.said
+
+
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
     """It came behind a turn, which had shown that what stood before was no delimiter."""
     turn = PastInject(index=8, messages=[Message(role="user", content="x")])

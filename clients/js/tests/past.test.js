@@ -51,6 +51,16 @@ test("its calls have the ids that they had where others were taken back, also th
   assert.deepEqual([call_ids, told_calls], [["c", "e"], 3]);
 });
 
+test("so many code points of its reasoning and of the last arguments stand", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const spans = new Spans();
+  past.receive(started({ seed: 1 }), []);
+  const tool_calls = ["{}", '{"é'].map((told, index) => ({ index, call_id: `${index}`, name: "find", arguments: told }));
+  spans.receiveSnapshot(/** @type {any} */ ({ reasoning: "H🤔<", tool_calls }));
+  const { reasoning_length, arguments_length } = past.start(/** @type {any} */ ({ tokens: [7], index: 1, text: "", spans }))?.past ?? {};
+  assert.deepEqual([reasoning_length, arguments_length], [3, 3]);
+});
+
 test("where a grammar has begun at a token is told, whatever other came before it there", () => {
   const [none, one, other] = [null, { regex: "a" }, { regex: "b" }].map((grammar) => /** @type {any} */ ({ grammar }));
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));

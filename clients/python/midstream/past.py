@@ -70,10 +70,13 @@ class Past:
                 return None
             steering.append(step)
         credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
+        calls = spans.calls
         past = protocol.Past(
             tokens=list(tokens),
             text_length=text_length,
-            call_ids=[call.call_id for call in spans.calls],
+            reasoning_length=len(spans.reasoning) or None,
+            arguments_length=len(calls[-1].arguments) if calls else None,
+            call_ids=[call.call_id for call in calls],
             told_calls=spans.told or None,
             steering=steering,
         )

@@ -235,11 +235,13 @@ class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_
 
 class Past(Struct, omit_defaults=True, kw_only=True):
     """What has come of a stream that nobody knows any more but its client: its output, and what it was told
-    at which token of that. `text_length`: so many code points of its text stand. `call_ids`: of its calls
-    that stand, in their order, and it has told `told_calls` ever."""
+    at which token of that. So many code points stand of its text, its reasoning, and the arguments of its
+    last call. `call_ids`: of its calls that stand, in their order, and it has told `told_calls` ever."""
 
     tokens: list[TokenId] = []
     text_length: Index | None = None
+    reasoning_length: Index | None = None
+    arguments_length: Index | None = None
     call_ids: Annotated[list[CallId], Meta(max_length=MAX_PAST_CALLS)] = []
     told_calls: Index | None = None
     steering: Annotated[list[PastAdjust | PastInject], Meta(max_length=MAX_PAST_STEERING)] = []
