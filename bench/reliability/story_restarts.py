@@ -46,7 +46,7 @@ class Elsewhere:
         if stream.concluded or under_way or account.past is None or not account.has_heard_all(stream):
             return
         core = account.core
-        start = account.past.start(account.start, core.tokens, core.index, len(core.text))
+        start = account.past.start(account.start, core.tokens, core.index, len(core.text), core.spans)
         if start is None:
             return
         stands = _seen_of(stream)
@@ -56,9 +56,6 @@ class Elsewhere:
             await asyncio.sleep(0)
         assert not listener.errors, f"stream {account.name} is not begun again: {listener.errors}"
         again = self._server.hub.streams[-1]
-        calls = [call.call_id for call in again.output.calls]
-        if calls != [call.call_id for call in stream.output.calls]:
-            return  # some were taken back before: the SDK knows another stream by them
         began = _seen_of(again)
         differs = {what: (stands[what], began[what]) for what in stands if stands[what] != began[what]}
         assert not differs, f"stream {account.name} as it stands, and begun again: {differs}"
@@ -80,6 +77,7 @@ def _seen_of(stream: Stream) -> dict[str, Any]:
         "text": output.text(len(output), flushed=False),
         "reasoning": output.reasoning(),
         "calls": [
-            (call.name, call.index, call.end, "".join(call.arguments), call.answered) for call in output.calls
+            (call.call_id, call.name, call.index, call.end, "".join(call.arguments), call.answered)
+            for call in output.calls
         ],
     }

@@ -47,8 +47,9 @@ CHARACTERS_A_TOKEN = 4  # about, where a text's tokens were not counted
 # What it takes to compile a grammar, and one with a character more, in characters of other text.
 GRAMMAR, GRAMMAR_CHARACTER = 20_000, 100
 GUARD_CHARACTER = 500  # and so guards, each character of their expressions; fewer where there are few
-# What it takes to read a past again, in characters of other text: a token; a step of its steering; in that a
-# bias, a character of a stop string, and one of a grammar; and turns, beside what they say.
+# What it takes to read a past again, in characters of other text: a token, or a call's id; a step of its
+# steering; in that a bias, a character of a stop string, and one of a grammar; and turns, beside what they
+# say.
 PAST_TOKEN, PAST_STEP, PAST_TURNS = 16, 250, 4000
 PAST_BIAS, PAST_STOP_CHARACTER, PAST_GRAMMAR_CHARACTER = 10, 60, 25
 MESSAGE = 32  # a message, beside what it says: a template has its words around it
@@ -118,7 +119,8 @@ def _guards(frame: StreamFrame) -> list[Guard]:
 def _written(frame: StreamFrame) -> int:
     past = 0
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        past = PAST_TOKEN * len(frame.past.tokens) + sum(map(_put_in_length, _put_in(frame.past)))
+        past = PAST_TOKEN * (len(frame.past.tokens) + len(frame.past.call_ids))
+        past += sum(map(_put_in_length, _put_in(frame.past)))
     match frame:
         case protocol.Start(prompt=str() as text):
             return past + len(text)
@@ -208,6 +210,7 @@ def weight(frame: StreamFrame) -> int:
     if isinstance(frame, protocol.Start) and frame.past is not None:
         size += TOKEN_ID_BYTES * len(frame.past.tokens) + sum(map(_put_in_bytes, _put_in(frame.past)))
         size += sum(params_bytes(step.params) for step in frame.past.steering if isinstance(step, PastAdjust))
+        size += sum(map(getsizeof, frame.past.call_ids))
     if isinstance(frame, protocol.Start) and frame.tools:
         size += TOOL_CHARACTER_BYTES * tools_length(frame.tools)
     return size + getsizeof(frame.model) if isinstance(frame, protocol.Start) else size

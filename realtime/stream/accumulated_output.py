@@ -16,6 +16,7 @@ from operator import itemgetter
 from realtime.stream.spanned_text import Call, SpannedText
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.parts import Lengths
 
 INJECTION_BYTES = 150  # each, beside its tokens
 
@@ -52,6 +53,12 @@ class Output:
         """Code points released, of what stands."""
         return self.reader.released
 
+    @property
+    def lengths(self) -> tuple[int, int, int]:
+        """Of the text that is released, of the reasoning, and of the last call's arguments."""
+        beside = Lengths() if self.spans is None else self.spans.lengths
+        return self.text_length, beside.reasoning, beside.arguments
+
     def add(self, token: int) -> str:
         """One token more; returns the text that it releases."""
         reader = self.reader
@@ -67,6 +74,8 @@ class Output:
     def flush_with_last(self) -> None:
         """The same, released with the last token."""
         self.reader.flush()
+        if self.spans is not None:
+            self.spans.note_flushed()
         if self._ends:
             self._ends[-1] = self.reader.released
 

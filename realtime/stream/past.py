@@ -7,6 +7,7 @@ and steps, and others may have their turn in between.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from midstream import protocol
@@ -36,6 +37,7 @@ def begun(
         yield context
         return
     past = start.past
+    _name_calls(context, past)
     injections = iter(put_in)
     for step in past.steering:
         if not len(context.output) <= step.index <= len(past.tokens):
@@ -54,11 +56,25 @@ def begun(
         yield context
     for _ in _read(context, past.tokens, len(past.tokens)):
         yield context
-    if past.text_length is not None:
-        _stand(context, past.text_length)
+    if len(context.output.calls) < len(past.call_ids):
+        raise Refusal(
+            "invalid_frame",
+            f"`past.call_ids` has {len(past.call_ids)}, and {len(context.output.calls)} calls stand in "
+            "its output: say those alone.",
+        )
+    _stand(context, past)
     asked_behind = any(step.index == len(past.tokens) for step in past.steering[-1:])
     _check(context, model, asked_behind=asked_behind)
     yield context.as_past(may_have_ended=not asked_behind)
+
+
+def _name_calls(context: Context, past: protocol.Past) -> None:
+    twice = next((call_id for call_id, times in Counter(past.call_ids).items() if times > 1), None)
+    if twice is not None:
+        raise Refusal("invalid_frame", f'`past.call_ids` has "{twice}" twice: no two calls have one id.')
+    if context.output.spans is not None:
+        told = len(past.call_ids) if past.told_calls is None else past.told_calls
+        context.output.spans.name_calls(past.call_ids, told)
 
 
 def _read(context: Context, tokens: list[int], until: int) -> Iterator[None]:
@@ -88,11 +104,17 @@ def _inject(context: Context, request_id: str, step: PastInject, tokens: list[in
         spans.read_on()
 
 
-def _stand(context: Context, length: int) -> None:
-    """So much of its text was told: perhaps less than is released, or what is told in the end alone."""
+def _stand(context: Context, past: protocol.Past) -> None:
+    """So much of it was told: perhaps less of its text than is released, or what is told in the end alone."""
     output = context.output
-    output.hold(length)
-    if output.text_length < length == output.flushed(stops(context.params))[0].text_length:
+    if past.text_length is not None:
+        output.hold(past.text_length)
+    told, stands = (past.text_length, past.reasoning_length, past.arguments_length), output.lengths
+    more = [at for at, length in enumerate(told) if length is not None and length > stands[at]]
+    if not more:
+        return
+    whole = output.flushed(stops(context.params))[0].lengths
+    if any(told[at] == whole[at] for at in more):
         output.flush_with_last()
 
 

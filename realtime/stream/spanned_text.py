@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from hashlib import blake2b
 from itertools import accumulate, chain
 from operator import attrgetter
+from sys import getsizeof
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -96,7 +97,7 @@ class SpannedText:
         self._reader = SpanReader(tokenizer.spelling, offered, prompt)
         self._copies = [_copy(0, 0, self._reader)]
         self._copied_bytes = self._copies[0].bytes
-        self._offered_bytes = kinds_bytes(self.kinds)
+        self._given_bytes = kinds_bytes(self.kinds)
         self._read_since = 0  # bytes, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
@@ -106,9 +107,18 @@ class SpannedText:
         self._has_whole = False  # calls, in the last turn: asked for with every token
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
+        self._flushed: int | None = None  # with how many tokens what the end tells was told as well
         self._amended: str | None = None  # the call that is being written anew
         self._told_calls = 0  # ever, those that were rewound too: no two have the same id
+        self._past_ids: frozenset[str] = frozenset()
+        self._next_ids: Iterator[str] = iter(())  # of calls of its past that are still to be read
         self._text_bytes = 0
+
+    def name_calls(self, ids: Sequence[str], told: int) -> None:
+        """The first calls that it reads have these ids, in their order: they are of its past, and `told` is
+        how many that has told ever."""
+        self._past_ids, self._next_ids, self._told_calls = frozenset(ids), iter(ids), told
+        self._given_bytes += sum(map(getsizeof, ids))
 
     # -- as any text -----------------------------------------------------------------------------
 
@@ -143,6 +153,11 @@ class SpannedText:
         self._read_all()
         self._add(self._reader.flush())
         return self._content.flush()
+
+    def note_flushed(self) -> None:
+        """What was told in the end is of its past: it stands with the last token, and is told as a whole."""
+        self._flushed = self._fed
+        self._beside = []
 
     # -- and beside it ---------------------------------------------------------------------------
 
@@ -186,7 +201,7 @@ class SpannedText:
     @property
     def bytes(self) -> int:
         """About how much memory it takes, beside its content."""
-        copies = COPY_BYTES + self._copied_bytes + self._offered_bytes
+        copies = COPY_BYTES + self._copied_bytes + self._given_bytes
         injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
         return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
 
@@ -282,6 +297,7 @@ class SpannedText:
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
+        self._flushed = None
         last = self._copies[-1]
         again = self._injected[last.injected :]
         self._read_since = sum(
@@ -327,6 +343,7 @@ class SpannedText:
         before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
         if injected is not None:
             before = _first_of(before, injected)
+        flushed = flushed or count == self._fed == self._flushed
         lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
@@ -424,11 +441,17 @@ class SpannedText:
         return content
 
     def _begin_call(self, begin: int, name: str) -> None:
-        self._told_calls += 1
-        call_id = self._amended or call_id_of(self._request_id, self._told_calls)
-        call, self._amended = Call(call_id, begin, name, []), None
+        told = next(self._next_ids, None) or self._new_id()
+        call, self._amended = Call(self._amended or told, begin, name, []), None
         self.calls.append(call)
         self._tell(ToolCall(request_id=self._request_id, index=begin, call_id=call.call_id, name=name))
+
+    def _new_id(self) -> str:
+        """That no call of its past has, either: whoever has that may not have heard of all of them."""
+        self._told_calls += 1
+        while (call_id := call_id_of(self._request_id, self._told_calls)) in self._past_ids:
+            self._told_calls += 1
+        return call_id
 
     def _end_call(self, call: Call, end: int) -> None:
         """A piece for each token takes several times its arguments."""

@@ -182,6 +182,31 @@ async def test_calls_and_their_results_stand_and_so_does_what_waited_for_others(
         first.end()
 
 
+async def test_a_call_that_was_made_again_has_its_id_elsewhere_and_no_other_has_one_of_before(
+    scripted: Served,
+) -> None:
+    first = Served(scripted=True)
+    asked: Any = {"messages": asking(PARIS, ROME, "Mild."), "tools": [WEATHER], "on_tool_call": "pause"}
+    try:
+        async with doomed(first, scripted) as (client, kill):
+            stream = await client.start(return_tokens=True, seed=3, **asked)
+            reading = stream.tool_calls()
+            ids = [(await anext(reading)).call_id]
+            for _ in range(2):
+                await stream.rewind(0)
+                ids.append((again := await anext(reading)).call_id)
+            kill()
+            await stream.tool_result(again, "mild")
+            ids.append((other := await anext(reading)).call_id)
+            assert len(set(ids)) == len(ids)
+            await stream.tool_result(other, "hot")
+            await whole(stream)
+            assert (stream.text, len(stream.restarts)) == ("Mild.", 1)
+            assert [call.call_id for call in stream.calls] == ids[-2:]
+    finally:
+        first.end()
+
+
 async def test_a_fork_that_is_asked_for_meanwhile_waits_for_its_stream(server: Served, serve: Serve) -> None:
     async with doomed(serve(), server) as (client, kill):
         stream = await client.start(window=1, credit={"limit": 0}, **OPTIONS)
@@ -221,6 +246,26 @@ async def test_a_call_whose_tokens_had_come_is_told_elsewhere(
         results = [(line.call, line.content) for line in record.lines if isinstance(line, ToolResult)]
         assert results == [(0, "mild in Rome"), (1, "mild in Paris")]
         assert not any(isinstance(line, Lost) for line in record.lines)
+    finally:
+        first.end()
+
+
+async def test_arguments_of_which_the_end_alone_had_told_stand_where_that_is_lost(scripted: Served) -> None:
+    written, first = PARIS[: PARIS.index("Paris")] + "é", Served(scripted=True)
+    try:
+        async with (
+            CuttingProxy(first.port, [Cut(within=b'"final"')]) as proxy,
+            midstream.connect(proxy.url) as client,
+        ):
+            proxy.redirect(scripted.port)
+            most = len(written.encode()) - 1
+            asked: Any = {"messages": asking(written), "tools": [WEATHER], "max_tokens": most}
+            stream = await client.start(return_tokens=True, **asked)
+            await whole(stream)
+            assert stream.calls[0].arguments.endswith("\ufffd")
+            assert stream.final is not None
+            assert (stream.final.index, stream.final.finish_reason) == (most, "length")
+            assert [restart.index for restart in stream.restarts] == [most]
     finally:
         first.end()
 

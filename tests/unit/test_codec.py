@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from midstream import protocol
 from midstream.protocol import (
     JSON_SUBPROTOCOL,
+    MAX_PAST_CALLS,
     MSGPACK_SUBPROTOCOL,
     ClientFrame,
     Credit,
@@ -109,6 +110,13 @@ def test_biases_have_keys_of_either_kind_in_messagepack_wherever_they_stand(keys
 def test_nothing_is_put_in_by_no_tokens(codec: Codec, said: dict[str, Any], field: str) -> None:
     """Who keeps a past for other servers looks for each of its injections in the output."""
     assert refused(codec, packed(codec, said)).message.startswith(f"{field} must be a list of at least 1")
+
+
+@CODECS
+def test_the_calls_of_a_past_are_bounded(codec: Codec) -> None:
+    past = {"tokens": [1], "call_ids": ["c"] * (MAX_PAST_CALLS + 1)}
+    message = refused(codec, packed(codec, start(past=past))).message
+    assert message.startswith("`past.call_ids` of the start frame must be a list of at most 4096")
 
 
 def test_a_field_that_stands_twice_is_the_last_and_right_each_time() -> None:

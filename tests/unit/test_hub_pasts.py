@@ -114,6 +114,8 @@ def test_so_it_does_where_the_other_was_steered() -> None:
             "a step at token 0",
         ),
         ({"past": Past(steering=[PastInject(index=0)])}, "invalid_frame", "has one of"),
+        ({"past": Past(tokens=[97], call_ids=["c"])}, "invalid_frame", "has 1, and 0 calls stand"),
+        ({"past": Past(tokens=[97], call_ids=["c", "d", "c"])}, "invalid_frame", 'has "c" twice'),
         (
             {"past": Past(), "params": Params(guards=[Guard(name="a", do="tell", regex="b")])},
             "unsupported",

@@ -18,11 +18,14 @@ from midstream.protocol import (
     Params,
     Paused,
     Rewound,
+    Snapshot,
+    SnapshotCall,
     Start,
     Started,
+    ToolCall,
     ToolResult,
 )
-from midstream.spans import Call
+from midstream.spans import Call, Spans
 
 CALL = '<tool_call>{"name": "find", "arguments": {"q": "Paris"}}</tool_call>'
 START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
@@ -30,6 +33,11 @@ START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
 
 def told(past: Past, event: Any) -> None:
     past.receive(event, [])
+
+
+def snapshot(**fields: Any) -> Snapshot:
+    told = {"index": 3, "text": "", "model": "toy", "prompt_tokens": 1, "params": Params()}
+    return Snapshot(request_id="a", seq=2, **told | fields)  # type: ignore[arg-type]
 
 
 def with_a_call() -> Past:
@@ -42,7 +50,7 @@ def with_a_call() -> Past:
 
 
 def test_what_was_put_in_is_said_again() -> None:
-    start = with_a_call().start(START, [7, 8, 9], 3, 0)
+    start = with_a_call().start(START, [7, 8, 9], 3, 0, Spans())
     assert start is not None
     assert start.past is not None
     assert start.past.steering == [protocol.PastInject(index=2, text=CALL)]
@@ -55,7 +63,7 @@ def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exact
     past.sent(Amend(request_id="a", call_id="c", arguments='{"q": "Pa', partial=True, ref="2"))
     told(past, Rewound(request_id="a", seq=2, index=index, text_length=0))
     told(past, Injected(request_id="a", seq=3, index=index, count=0, ref="2"))
-    assert (past.start(START, [7, 8, 9][:index], index, 0) is not None) == exactly
+    assert (past.start(START, [7, 8, 9][:index], index, 0, Spans()) is not None) == exactly
 
 
 def test_a_result_that_waited_for_others_is_not_of_the_call_that_is_written_anew() -> None:
@@ -68,6 +76,36 @@ def test_a_result_that_waited_for_others_is_not_of_the_call_that_is_written_anew
     assert len(past.waiting) == 1
     past.receive(Rewound(request_id="a", seq=4, index=2, text_length=0), [replace(call, end=None)])
     assert past.waiting == []
+
+
+def test_its_calls_have_the_ids_that_they_had_where_others_were_taken_back() -> None:
+    """Also those of which a snapshot tells alone."""
+    past, spans = with_a_call(), Spans()
+    for index, call_id in enumerate("cd"):
+        spans.receive(ToolCall(request_id="a", seq=0, index=index, call_id=call_id, name="find"))
+    spans.rewind(Rewound(request_id="a", seq=1, index=1, text_length=0, tool_calls=1))
+    stand = [
+        SnapshotCall(index=at, call_id=call_id, name="find", arguments="") for at, call_id in enumerate("ce")
+    ]
+    spans.receive_snapshot(snapshot(tool_calls=stand))
+    start = past.start(START, [7, 8, 9], 3, 0, spans)
+    assert start is not None
+    assert start.past is not None
+    assert (start.past.call_ids, start.past.told_calls) == (["c", "e"], 3)
+
+
+def test_so_much_of_reasoning_and_of_the_last_arguments_stands() -> None:
+    """In code points."""
+    past, spans = with_a_call(), Spans()
+    stand = [
+        SnapshotCall(index=at, call_id=str(at), name="find", arguments=told)
+        for at, told in enumerate(("{}", '{"é'))
+    ]
+    spans.receive_snapshot(snapshot(reasoning="H\U0001f914<", tool_calls=stand))
+    start = past.start(START, [7, 8, 9], 3, 0, spans)
+    assert start is not None
+    assert start.past is not None
+    assert (start.past.reasoning_length, start.past.arguments_length) == (3, 3)
 
 
 def test_one_that_was_to_go_on_behind_what_was_put_in_is_not_paused() -> None:
@@ -93,7 +131,7 @@ def test_where_a_grammar_has_begun_is_told_whatever_other_came_before_it_there()
         (None, [other, None]),
     ):
         told(past, Adjusted(request_id="a", seq=1, index=3, params=Params(grammar=now)))
-        start = past.start(START, [7, 8, 9], 3, 0)
+        start = past.start(START, [7, 8, 9], 3, 0, Spans())
         assert start is not None
         assert start.past is not None
         steps = [step for step in start.past.steering if isinstance(step, protocol.PastAdjust)]

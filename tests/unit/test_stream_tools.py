@@ -28,7 +28,7 @@ from midstream.protocol import (
 )
 from realtime.refusal import Refusal
 from realtime.stream.past import begun
-from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES
+from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES, call_id_of
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools.offered import argument_kinds, no_texts
@@ -846,6 +846,67 @@ def test_one_of_a_past_goes_on_to_the_token_behind_the_call_that_was_put_in(put_
     _write(one, ord("!"))
     final = one.final()
     assert (final.index, final.finish_reason, final.stop_reason) == (3, "tool_calls", None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "told", "those", "next_one"),
+    [
+        ([], None, [1, 2], 3),
+        (["x", "y"], 7, ["x", "y"], 8),
+        (["x"], 7, ["x", 8], 9),
+        ([call_id_of("a", 3)], None, [3, 2], 4),
+    ],
+    ids=["counted", "others had been taken back", "one was not heard of", "as one to come would have"],
+)
+def test_calls_of_a_past_have_the_ids_that_they_had_and_no_other_has(
+    ids: list[str], told: int | None, those: list[str | int], next_one: int
+) -> None:
+    known = Past(tokens=list(f"{FIND}\n{STOP}".encode()), call_ids=ids, told_calls=told)
+    asked: dict[str, Any] = ASKED | {"past": known}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    expected = [call_id_of("a", name) if isinstance(name, int) else name for name in those]
+    assert [call.call_id for call in one.stream.output.calls] == expected
+    context.cut(len(FIND.encode()))
+    for token in STOP.encode():
+        context.output.add(token)
+    stand = [call.call_id for call in context.output.calls]
+    assert stand == [expected[0], call_id_of("a", next_one)]
+
+
+@pytest.mark.parametrize("all_told", [True, False])
+@pytest.mark.parametrize(
+    ("written", "length"),
+    [(b"<think>Hm<", 3), (b'<tool_call>{"name": "find", "arguments": {"q": "\xc3', 8), (b"So <", 4)],
+    ids=["reasoning", "arguments", "content"],
+)
+def test_what_the_end_alone_had_told_stands_in_a_past_where_all_of_it_was(
+    written: bytes, length: int, all_told: bool
+) -> None:
+    """And comes with the end where it was not."""
+    ended = lone()
+    for token in written:
+        _write(ended, token)
+    ended.answer(finish=RUN_OUT)
+    before = FoldedSpans()
+    before.read(ended.take())
+    lengths = [len(before.content), len(before.reasoning), len("".join(c["arguments"] for c in before.calls))]
+    assert length in lengths
+    text, reasoning, arguments = (told and told - (not all_told) for told in lengths)
+    known = Past(
+        tokens=list(written), text_length=text, reasoning_length=reasoning, arguments_length=arguments
+    )
+    asked: dict[str, Any] = ASKED | {"past": known}
+    params = ended.stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    begins = FoldedSpans()
+    begins.read(one.take())
+    assert (begins.said == before.said) == all_told
+    one.answer(finish=RUN_OUT)
+    begins.read(one.take())
+    assert begins.said == before.said
 
 
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:

@@ -37,7 +37,7 @@ export class Past {
    * Its start, with all that has come since; null where that cannot be said exactly.
    * @param {StreamCore} core @returns {Start | null}
    */
-  start({ tokens, index, text }) {
+  start({ tokens, index, text, spans: { reasoning, calls, told } }) {
     const { on_disconnect, fork, approvals } = this.#start;
     const kept = on_disconnect === "pause" || on_disconnect === "continue";
     const known = tokens.length === index && !this.#missing && this.#steps.every(({ step }) => step);
@@ -45,7 +45,13 @@ export class Past {
     const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
     const { credit } = this.#start;
     const limited = credit && { credit: { ...credit, limit: Math.min(credit.limit ?? 0, index) } };
-    const past = { tokens: [...tokens], text_length: [...text].length, steering };
+    const past = {
+      tokens: [...tokens],
+      text_length: [...text].length,
+      ...(reasoning && { reasoning_length: [...reasoning].length }),
+      ...(told && { arguments_length: [...(calls.at(-1)?.arguments ?? "")].length, call_ids: calls.map(({ call_id }) => call_id), told_calls: told }),
+      steering,
+    };
     return { ...this.#start, ...limited, params: this.#begun, past };
   }
 

@@ -11,6 +11,8 @@ export class Spans {
   reasoning = "";
   /** @type {Call[]} whole ones, and perhaps one that is being written */
   calls = [];
+  /** Calls that have begun, also those that were taken back. */
+  told = 0;
 
   /** @param {Beside | Approved} event */
   receive(event) {
@@ -19,6 +21,7 @@ export class Spans {
       case "tool_call": {
         const { call_id, name, index } = event;
         this.calls = [...this.calls, { call_id, name, arguments: "", index }];
+        this.told++;
         break;
       }
       case "tool_arguments": this.#change(event.call_id, (last) => ({ arguments: last.arguments + event.delta })); break;
@@ -47,6 +50,8 @@ export class Spans {
   /** @param {Snapshot} event */
   receiveSnapshot({ reasoning = "", tool_calls = [] }) {
     this.reasoning = reasoning;
+    const known = new Set(this.calls.map(({ call_id }) => call_id));
+    this.told += tool_calls.filter(({ call_id }) => !known.has(call_id)).length;
     // What stands as it stood is the same object: whoever has it knows that it has not changed.
     this.calls = tool_calls.map((call) => {
       const stood = this.calls.find((had) => same(had, call));

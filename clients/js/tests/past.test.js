@@ -7,12 +7,13 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Past } from "../src/past.js";
+import { Spans } from "../src/spans.js";
 import { started } from "./sample-events.js";
 
 test("a call that was put in and cut by an amendment that puts nothing in is not said again", () => {
   for (const [index, exactly] of /** @type {[number, boolean][]} */ ([[2, false], [3, true]])) {
     const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
-    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length, text: "" });
+    const core = (/** @type {number} */ length) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, length), index: length, text: "", spans: new Spans() });
     past.receive(started({ seed: 1 }), []);
     past.sent("1", { type: "inject", request_id: "a", text: "<tool_call>" });
     past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 2, count: 6, ref: "1" }), []);
@@ -37,6 +38,29 @@ test("a result that waited for others is not of the call that is written anew", 
   assert.equal(past.waiting.length, 0);
 });
 
+test("its calls have the ids that they had where others were taken back, also those of which a snapshot tells alone", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const spans = new Spans();
+  const of = { request_id: "a", seq: 0, name: "find" };
+  past.receive(started({ seed: 1 }), []);
+  for (const [index, call_id] of [...Array.from("cd").entries()]) spans.receive({ type: "tool_call", ...of, index, call_id });
+  spans.rewind({ type: "rewound", ...of, index: 1, text_length: 0, tool_calls: 1 });
+  const tool_calls = [...Array.from("ce").entries()].map(([index, call_id]) => ({ index, call_id, name: "find", arguments: "" }));
+  spans.receiveSnapshot(/** @type {any} */ ({ tool_calls }));
+  const { call_ids, told_calls } = past.start(/** @type {any} */ ({ tokens: [7], index: 1, text: "", spans }))?.past ?? {};
+  assert.deepEqual([call_ids, told_calls], [["c", "e"], 3]);
+});
+
+test("so many code points of its reasoning and of the last arguments stand", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const spans = new Spans();
+  past.receive(started({ seed: 1 }), []);
+  const tool_calls = ["{}", '{"é'].map((told, index) => ({ index, call_id: `${index}`, name: "find", arguments: told }));
+  spans.receiveSnapshot(/** @type {any} */ ({ reasoning: "H🤔<", tool_calls }));
+  const { reasoning_length, arguments_length } = past.start(/** @type {any} */ ({ tokens: [7], index: 1, text: "", spans }))?.past ?? {};
+  assert.deepEqual([reasoning_length, arguments_length], [3, 3]);
+});
+
 test("where a grammar has begun at a token is told, whatever other came before it there", () => {
   const [none, one, other] = [null, { regex: "a" }, { regex: "b" }].map((grammar) => /** @type {any} */ ({ grammar }));
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
@@ -50,7 +74,7 @@ test("where a grammar has begun at a token is told, whatever other came before i
     [3, none, [other, none]],
   ])) {
     past.receive(/** @type {any} */ ({ type: "adjusted", request_id: "a", seq: 1, index, params }), []);
-    const start = past.start(/** @type {any} */ ({ tokens: [7, 8, 9], index: 3, text: "" }));
+    const start = past.start(/** @type {any} */ ({ tokens: [7, 8, 9], index: 3, text: "", spans: new Spans() }));
     assert.deepEqual(start?.past?.steering.map((step) => step.type === "adjust" && step.params), grammars);
   }
 });

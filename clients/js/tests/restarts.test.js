@@ -137,6 +137,28 @@ test("calls and their results stand, and so does what waits for others", async (
   assert.equal(stream.restarts.length, 1);
 });
 
+test("a call that was made again has its id elsewhere, and no other has one of before", async (t) => {
+  const { urls, kill } = await doomed(t, scripted);
+  const client = await connect(urls, { WebSocket });
+  t.after(() => client.close());
+  const [paris, rome] = ["Paris", "Rome"].map((city) => `<tool_call>\n{"name": "weather", "arguments": {"city": "${city}"}}\n</tool_call>`);
+  const asked = { messages: [{ role: "user", content: `Say ⟦${paris}⏭${rome}⏭Mild.⟧` }], tools: [WEATHER] };
+  const stream = await client.start({ ...asked, on_tool_call: "pause", return_tokens: true });
+  const calls = stream.toolCalls();
+  const made = [(await calls.next()).value];
+  for (let times = 0; times < 2; times++) {
+    await stream.rewind(0);
+    made.push((await calls.next()).value);
+  }
+  await kill();
+  await stream.toolResult(made[2], "mild");
+  made.push((await calls.next()).value);
+  assert.equal(new Set(made.map(({ call_id }) => call_id)).size, 4);
+  await stream.toolResult(made[3], "hot");
+  await rest(stream);
+  assert.deepEqual([stream.text, stream.restarts.length], ["Mild.", 1]);
+});
+
 test("a call whose tokens had come, and what they say had not, is told elsewhere: its tool runs once", async (t) => {
   const servers = await Promise.all([serve(scripted), serve(scripted)]);
   t.after(() => Promise.all(servers.map(({ end }) => end())));

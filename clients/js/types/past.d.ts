@@ -23,7 +23,7 @@ export class Past {
      * Its start, with all that has come since; null where that cannot be said exactly.
      * @param {StreamCore} core @returns {Start | null}
      */
-    start({ tokens, index, text }: StreamCore): Start | null;
+    start({ tokens, index, text, spans: { reasoning, calls, told } }: StreamCore): Start | null;
     /** @param {string} ref @param {RequestFrame} frame */
     sent(ref: string, frame: RequestFrame): void;
     /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */

@@ -282,6 +282,10 @@ export type PastStep = {
 export type PastFields = {
     tokens: number[];
     text_length: number;
+    reasoning_length?: number;
+    arguments_length?: number;
+    call_ids?: string[];
+    told_calls?: number;
     steering: PastStep[];
 };
 export type Start = StartFields & {

@@ -3,6 +3,8 @@ export class Spans {
     reasoning: string;
     /** @type {Call[]} whole ones, and perhaps one that is being written */
     calls: Call[];
+    /** Calls that have begun, also those that were taken back. */
+    told: number;
     /** @param {Beside | Approved} event */
     receive(event: Beside | Approved): void;
     /** @param {Rewound} event */

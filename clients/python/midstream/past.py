@@ -26,7 +26,7 @@ from midstream.protocol import (
     StreamEvent,
     ToolResult,
 )
-from midstream.spans import Call
+from midstream.spans import Call, Spans
 
 
 class _Unknown(Struct):
@@ -54,9 +54,11 @@ class Past:
         """Whether a client has."""
         return self._paused
 
-    def start(self, start: Start, tokens: Sequence[int], index: int, text_length: int) -> Start | None:
-        """Its start, with all that has come since: `tokens` are the output that stands, up to `index`, and
-        its text so long. None where that cannot be said exactly."""
+    def start(
+        self, start: Start, tokens: Sequence[int], index: int, text_length: int, spans: Spans
+    ) -> Start | None:
+        """Its start, with all that has come since: `tokens` are the output that stands, up to `index`, its
+        text so long, and `spans` beside that. None where that cannot be said exactly."""
         begun = self._begun
         told = start.on_disconnect != "cancel" and start.fork is None and not start.approvals
         known = len(tokens) == index and not self._missing
@@ -68,7 +70,16 @@ class Past:
                 return None
             steering.append(step)
         credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
-        past = protocol.Past(tokens=list(tokens), text_length=text_length, steering=steering)
+        calls = spans.calls
+        past = protocol.Past(
+            tokens=list(tokens),
+            text_length=text_length,
+            reasoning_length=len(spans.reasoning) or None,
+            arguments_length=len(calls[-1].arguments) if calls else None,
+            call_ids=[call.call_id for call in calls],
+            told_calls=spans.told or None,
+            steering=steering,
+        )
         return replace(start, past=past, params=begun, credit=credit)
 
     # -- what happens ----------------------------------------------------------------------------------

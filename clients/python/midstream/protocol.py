@@ -27,6 +27,7 @@ MAX_TOOL_NAME = 64  # characters
 MAX_TOOL_CALLS = 128  # of one message
 MAX_GUARDS = 16
 MAX_PAST_STEERING = 4096
+MAX_PAST_CALLS = 4096
 MAX_ANSWERED = 64
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -234,10 +235,15 @@ class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_
 
 class Past(Struct, omit_defaults=True, kw_only=True):
     """What has come of a stream that nobody knows any more but its client: its output, and what it was told
-    at which token of that. `text_length`: so many code points of its text stand."""
+    at which token of that. So many code points stand of its text, its reasoning, and the arguments of its
+    last call. `call_ids`: of its calls that stand, in their order, and it has told `told_calls` ever."""
 
     tokens: list[TokenId] = []
     text_length: Index | None = None
+    reasoning_length: Index | None = None
+    arguments_length: Index | None = None
+    call_ids: Annotated[list[CallId], Meta(max_length=MAX_PAST_CALLS)] = []
+    told_calls: Index | None = None
     steering: Annotated[list[PastAdjust | PastInject], Meta(max_length=MAX_PAST_STEERING)] = []
 
 

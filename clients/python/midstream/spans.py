@@ -87,6 +87,7 @@ class Spans:
     def __init__(self) -> None:
         self.thoughts: list[Thought] = []
         self.made: set[str] = set()  # the ids of calls that were whole, also of those that were taken back
+        self.told = 0  # calls that have begun, also those that were taken back
         self._calls: list[SnapshotCall] = []  # each is another one once it is written anew
 
     @property
@@ -112,6 +113,7 @@ class Spans:
                 self._think(event)
             case ToolCall(index=index, call_id=call_id, name=name):
                 self._calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
+                self.told += 1
             case ToolArguments(call_id=call_id, delta=delta):
                 self._open(call_id).arguments += delta
             case ToolCallDone(call_id=call_id, end=end, approval=approval):
@@ -134,6 +136,8 @@ class Spans:
 
     def receive_snapshot(self, event: Snapshot) -> None:
         self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
+        known = {call.call_id for call in self._calls}
+        self.told += sum(call.call_id not in known for call in event.tool_calls)
         self._calls = [self._as_it_stood(call) for call in event.tool_calls]
         self.made |= {call.call_id for call in self._calls if call.end is not None}
 

@@ -135,7 +135,7 @@ class Channel:
         if self.start is None or self.abandoned or self.core.acts:
             return None
         core = self.core
-        self.restart = self.past.start(self.start, core.tokens, core.index, len(core.text))
+        self.restart = self.past.start(self.start, core.tokens, core.index, len(core.text), core.spans)
         if self.restart is not None:
             self.core.restart()
         return self.restart
