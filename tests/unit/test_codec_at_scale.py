@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec import inspect
 
-from midstream.protocol import JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL, Adjust, Amend, Inject, Params, Start
+from midstream.protocol import (
+    JSON_SUBPROTOCOL,
+    MSGPACK_SUBPROTOCOL,
+    Adjust,
+    Amend,
+    ClientFrame,
+    Inject,
+    Params,
+    Start,
+)
 from realtime.codec import Codec
 from realtime.config import Options
 from realtime.hub.frame_tokenizing import TOOLS_LIMIT, tools_length
@@ -404,3 +415,28 @@ def test_a_past_that_is_none_is_told_as_ever() -> None:
     ):
         with pytest.raises(Refusal, match=said):
             Codec(JSON_SUBPROTOCOL).decode(f'{START},"past":{past}}}')
+
+
+@pytest.mark.parametrize("kind", get_args(ClientFrame))
+def test_no_list_is_of_texts_that_are_compared_with_an_expression(kind: type[msgspec.Struct]) -> None:
+    """All of them are, before they are counted: a third of a microsecond each, of 131,072 in a frame."""
+    lists = [found for found in within(inspect.type_info(kind)) if isinstance(found, inspect.ListType)]
+    assert [found for found in lists if getattr(found.item_type, "pattern", None) is not None] == []
+
+
+def within(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """All types of which its fields and theirs are."""
+    seen, left = set[Any](), [kind]
+    while left:
+        found = left.pop()
+        yield found
+        match found:
+            case inspect.UnionType(types=types):
+                left += types
+            case inspect.ListType(item_type=item):
+                left.append(item)
+            case inspect.DictType(value_type=value):
+                left.append(value)
+            case inspect.StructType(cls=cls, fields=fields) if cls not in seen:
+                seen.add(cls)
+                left += [field.type for field in fields]

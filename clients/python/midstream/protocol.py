@@ -197,7 +197,8 @@ class NamedTool(Struct, omit_defaults=True, kw_only=True):
 
 
 Tools = Annotated[list[Tool], Meta(max_length=MAX_TOOLS)]
-Approvals = bool | Annotated[list[ToolName], Meta(max_length=MAX_TOOLS)]
+# Names that `tools` has. They are looked at one by one before they are counted, and an expression takes long.
+Approvals = bool | Annotated[list[Annotated[str, Meta(max_length=MAX_TOOL_NAME)]], Meta(max_length=MAX_TOOLS)]
 ToolChoice = Literal["auto", "none", "required"] | NamedTool
 
 
