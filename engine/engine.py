@@ -308,7 +308,7 @@ class Engine:
 
     def _apply_commands(self, most_s: float) -> None:
         """A crowd's take no longer than what was computed: others wait for the next step meanwhile."""
-        for command in self._commands.take(most_s):
+        for command in self._commands.take(most_s, self._lifecycle):
             if isinstance(command, api.TellBlocks):
                 self.cache.blocks.news.ask()
             elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams

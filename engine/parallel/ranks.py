@@ -29,7 +29,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from engine import api
 from engine.pipe import Pipe
-from engine.step.command_queue import CommandQueue, CommandSource
+from engine.step.command_queue import CommandQueue, CommandSource, Streams
 
 log = logging.getLogger(__name__)
 
@@ -94,10 +94,10 @@ class LeaderCommandQueue:
     def empty(self) -> bool:
         return self._queue.empty
 
-    def take(self, most_s: float) -> Iterator[api.AnyCommand]:
+    def take(self, most_s: float, streams: Streams) -> Iterator[api.AnyCommand]:
         """The others hear of them behind the last: how many there was time for is known then."""
         commands: list[api.AnyCommand] = []
-        for command in self._queue.take(most_s):
+        for command in self._queue.take(most_s, streams):
             commands.append(command)
             yield command
         try:
@@ -116,7 +116,7 @@ class FollowerCommandQueue:
         self._steps: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
         self.put = self._steps.put
 
-    def take(self, most_s: float) -> list[api.AnyCommand]:
+    def take(self, most_s: float, streams: Streams) -> list[api.AnyCommand]:
         """Whatever rank 0 has taken."""
         return self._steps.get()
 
