@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
@@ -88,7 +89,7 @@ class LeaderCommandQueue:
     def __init__(self, pipes: list[Pipe]) -> None:
         self._queue = CommandQueue()
         self._pipes = pipes
-        self.put, self.wait = self._queue.put, self._queue.wait
+        self.put, self.put_back, self.wait = self._queue.put, self._queue.put_back, self._queue.wait
 
     @property
     def empty(self) -> bool:
@@ -119,6 +120,9 @@ class FollowerCommandQueue:
     def take(self, most_s: float, streams: Streams) -> list[api.AnyCommand]:
         """Whatever rank 0 has taken."""
         return self._steps.get()
+
+    def put_back(self, tenant: int, commands: Several[api.AnyCommand]) -> None:
+        """Not here: rank 0 takes them anew."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Not here: the next step waits for rank 0."""

@@ -14,6 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Several
 from contextlib import suppress
 from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
@@ -44,6 +45,9 @@ class CommandSource(Protocol):
     def wait(self, timeout_s: float | None = None) -> None:
         """Until there is something to take, or for so long."""
 
+    def put_back(self, tenant: int, commands: Several[api.AnyCommand]) -> None:
+        """They were taken, and have yet to be done: before all others of the tenant's."""
+
     def take(self, most_s: float, streams: Streams) -> Iterable[api.AnyCommand]:
         """What there is, once a step; of very many, those that are dealt with in so long."""
 
@@ -72,6 +76,10 @@ class CommandQueue:
         if not (self._lines or self._arrived):
             with suppress(Empty):
                 self._arrived += self._lists.get(timeout=timeout_s)
+
+    def put_back(self, tenant: int, commands: Several[api.AnyCommand]) -> None:
+        if commands:
+            self._line(tenant).extendleft(reversed(commands))
 
     def take(self, most_s: float, streams: Streams) -> Iterator[api.AnyCommand]:
         """Also what is put while the first are dealt with."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
-from engine.engine import MOST_WAITED
 from engine.schedule.batch import Row
+from engine.step.command_queue import CommandQueue
 from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
@@ -580,54 +581,47 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     assert not waited, "no longer than so long, however many tenants there are"
 
 
-def test_what_waited_behind_very_many_injections_is_done_in_several_steps_and_tenants_take_turns(
+def test_what_waited_behind_an_injection_takes_no_longer_in_a_step_than_whatever_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each command may take a millisecond, where it gives back the memory of a long context, or looks for
-    it."""
-    done, fits = threading.Event(), Matcher.fits
-
-    def waits(*arguments: Any) -> bool:
-        assert done.wait(60)
-        return fits(*arguments)
-
+    """Each command may take ten milliseconds, where it gives back the memory of a long context, or looks for
+    it. And another tenant's wait for no more than one of them."""
+    now = 0.0
     driver = new()
-    tenants = {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
-    for stream, tenant in tenants.items():
-        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=tenant))
-    monkeypatch.setattr(Matcher, "fits", waits)
-    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * (MOST_WAITED // 2)]
-    driver.send(api.Submit(7, PROMPT, greedy(500), 1000))  # so that there is something to do
-    driver.send(*(replace(command, stream=stream) for stream in tenants for command in asked))
-    driver.step(2)
-    assert not any(told.changes for told in driver.told.values())
-    done.set()
-    wait(driver.engine._constraining._jobs.values())
-    steps: list[set[int]] = []
-    while any(len(driver.told[stream].changes) < len(asked) for stream in tenants):
-        driver.step()
-        answered = {news.stream for news in driver.outputs[-1].news if news.changes}
-        steps += [answered] if answered else []
-    assert steps == [{1, 5}, {2, 6}, {3, 4}]
-
-
-def test_who_asks_again_and_again_goes_on_behind_those_who_wait() -> None:
-    driver = new()
-    for stream, tenant in ((1, 0), (5, 1)):
-        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]*"), 1, tenant=tenant))
-    driver.send(api.Submit(7, PROMPT, greedy(500), 1000, tenant=2))  # so that there is something to do
-    driver.step()
-    driver.send(*[api.Append(1, [97])] * MOST_WAITED)
-    driver.step(3)
-    asked: list[api.StreamCommand] = [api.Append(5, [97]), *[api.Pause(5)] * 5]
+    engine = driver.engine
+    engine._commands = CommandQueue()
+    for stream in (1, 2):
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=stream))
+    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * 5, api.Resume(1)]
     driver.send(*asked)
-    answered = len(driver.told[1].changes)
-    for _ in range(MOST_WAITED):
+    driver.step()
+    apply = engine._steering.apply
+
+    def takes_a_second(command: api.StreamCommand) -> None:
+        nonlocal now
+        apply(command)
+        now += 1.0
+
+    monkeypatch.setattr("engine.step.command_queue.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(engine._steering, "apply", takes_a_second)
+    wait(engine._constraining._jobs.values())
+    driver.send(api.Pause(2))
+    of_steps: list[tuple[int, int]] = []
+    while len(driver.told[1].changes) < len(asked):
         driver.step()
-        now = len(driver.told[1].changes)
-        driver.send(*[api.Append(1, [97])] * (now - answered))
-        answered = now
-    assert len(driver.told[5].changes) == len(asked)
+        of_steps.append((len(driver.told[1].changes), len(driver.told[2].changes)))
+    assert of_steps == [(2, 0), (2, 1), *((count, 1) for count in range(3, len(asked) + 1))]
+
+
+@OVERLAPS
+def test_what_was_asked_together_with_an_injection_is_done_before_the_next_token(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.send(api.Submit(1, PROMPT, regex("[a-z]{50}"), 1000))
+    driver.until(driver.has(1, 2))
+    driver.settle(api.Append(1, [97]), api.Append(1, [98]), api.Pause(1))
+    changes = driver.told[1].changes
+    assert [type(change) for change in changes] == [api.Appended, api.Appended, api.Paused]
+    assert len({change.index for change in changes}) == 1
 
 
 class Late(Worker):
