@@ -571,14 +571,36 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     monkeypatch.setattr(Patience, "wait_beside_others", lambda *of: waited.append(of))
     constraining, jobs = Constraining(), [Future[None]() for _ in range(5)]
     for _ in range(2):
-        constraining._await_each({job: (int(job is jobs[3]), 1) for job in jobs})
+        constraining._await_each({job: (int(job is jobs[3]), {0}) for job in jobs})
     (one, few), (other, many), (again, _), (_, _) = waited
     assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
     assert one is again is not other
     waited.clear()
     monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
-    constraining._await_each(dict.fromkeys(jobs, (0, 1)))
+    constraining._await_each(dict.fromkeys(jobs, (0, {0})))
     assert not waited, "no longer than so long, however many tenants there are"
+
+
+class LookedThrough(dict[int, Future[None]]):
+    """Jobs by stream, and how many times all of them were looked at."""
+
+    times = 0
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+def test_what_is_given_to_the_threads_costs_nothing_for_streams_that_stand_idle() -> None:
+    """There may be thousands beside those that decode, which may be of a tenant each."""
+    driver = new()
+    jobs = driver.engine._constraining._jobs = LookedThrough()
+    for stream in range(8):
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=stream))
+    driver.settle(api.Grant(1, 5), api.Grant(2, 5), api.Cancel(3))
+    assert len(driver.told[1].tokens) == 5
+    assert jobs.keys() == driver.engine.scheduler.sequences.keys()
+    assert jobs.times == 0
 
 
 def test_what_waited_behind_an_injection_takes_no_longer_in_a_step_than_whatever_is_asked(
