@@ -3,17 +3,20 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
+from engine.parallel.ranks import FollowerCommandQueue, LeaderCommandQueue
+from engine.pipe import Pipe
 from engine.schedule.batch import Row
 from engine.step.command_queue import CommandQueue
 from engine.step.constraining import PIECE, PIECE_S, Constraining
@@ -688,6 +691,40 @@ def test_where_processes_compute_in_step_a_step_hangs_on_no_threads_pace(
     monkeypatch.setattr("engine.step.constraining.wait", late.wait)
     assert steps_of(late) == steps_of(AtOnce("at once"))
     assert late.most == 1
+
+
+class InStep:
+    """Another rank, to which what the first took in a step is sent at its end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.engine = engine_of(TOY, limits)
+        self.engine._commands = self.commands = FollowerCommandQueue()
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self.commands.put([*commands])
+
+
+@OVERLAPS
+def test_processes_in_step_do_the_same_where_there_was_no_time_for_all_that_waited_behind_an_injection(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = itertools.count(step=2)
+    clock = SimpleNamespace(perf_counter=lambda: next(now_ms) / 1000)
+    monkeypatch.setattr("engine.step.command_queue.time", clock)
+    limits = Limits(kv_tokens=4096, overlap=overlap, retry=False)
+    first, other = engine_of(TOY, limits), InStep(limits)
+    first._commands = LeaderCommandQueue([cast("Pipe", other)])
+    first.send([api.Submit(1, PROMPT, regex("[a-z ]*"), 40), api.Submit(2, PROMPT, greedy(40), 40, tenant=1)])
+    asked: list[api.AnyCommand] = [api.Append(1, [97]), api.Append(1, [98]), *[api.Pause(1, True)] * 4]
+    first.send([*asked, api.Resume(1), api.Truncate(1, 0), api.Append(1, [99])])
+    changes = list[api.AnyChange]()
+    for _ in range(40):
+        here, there = first.step(), other.engine.step()
+        changes += [change for news in here.news for change in news.changes]
+        assert here.news == there.news
+        assert (here.stats.decode_rows, here.stats.kv_used) == (there.stats.decode_rows, there.stats.kv_used)
+    assert [type(change) for change in changes[:6]] == [*[api.Appended] * 2, *[api.Paused] * 4]
+    assert len(changes) == len(asked) + 3
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
