@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from operator import itemgetter
 
 from engine import api
 from engine.forward.interface import Runner
@@ -39,7 +37,6 @@ from engine.structure.vocabulary import Vocabulary
 
 SWITCH_S = 0.0005  # after which a thread that prepares grammars, or talks to gateways, gives way to the step
 CROWD_S = 0.01  # for what very many commands do behind a step, however short that was
-MOST_WAITED = 16  # commands that waited for grammars' answers, and are done in one step: of a stream all are
 
 
 class Engine:
@@ -165,27 +162,20 @@ class Engine:
 
     def _settle_grammars(self) -> None:
         """What is known by now of next tokens: an error, an answer that was waited for, or the tokens
-        themselves. Where very many commands waited for answers, tenants take turns, and others' go on in the
-        next step."""
-        done, waiting, now = 0, self._steering.num_waiting, list[Sequence]()
-        for sequence in _in_turns(self._constraining.settle()):
+        themselves. What waited behind an answer is first of its tenant's commands again."""
+        for sequence in self._constraining.settle():
             constraint = sequence.constraint
             assert constraint is not None
             if not constraint.known:
                 self.scheduler.update_ready(sequence)  # it has to wait
             elif constraint.outlook.error is not None:
                 self._lifecycle.finish(sequence, "error", constraint.outlook.error)
-            elif done and done + waiting(sequence) > MOST_WAITED:
-                self._constraining.postpone(sequence)
             else:
-                done += waiting(sequence)
-                now.append(sequence)
-        for sequence in now:  # who asks again stands behind those that go on in the next step
-            self._steering.go_on(sequence)
-            if not sequence.num_placeholders:
-                self._force(sequence)
-            if self._lives(sequence):
-                self._lifecycle.update(sequence)
+                self._commands.put_back(sequence.tenant, self._steering.go_on(sequence))
+                if not sequence.num_placeholders:
+                    self._force(sequence)
+                if self._lives(sequence):
+                    self._lifecycle.update(sequence)
 
     def _force(self, sequence: Sequence) -> None:
         """Take the tokens to which its grammar leaves it no choice, if it has come so far."""
@@ -308,7 +298,7 @@ class Engine:
 
     def _apply_commands(self, most_s: float) -> None:
         """A crowd's take no longer than what was computed: others wait for the next step meanwhile."""
-        for command in self._commands.take(most_s):
+        for command in self._commands.take(most_s, self._lifecycle):
             if isinstance(command, api.TellBlocks):
                 self.cache.blocks.news.ask()
             elif not isinstance(command, api.KeptCommand):  # which are for who keeps streams
@@ -353,13 +343,3 @@ class Engine:
             model_drafted_total=self._drafting.drafted["model"],
             model_accepted_total=self._drafting.accepted["model"],
         )
-
-
-def _in_turns(sequences: list[Sequence]) -> list[Sequence]:
-    """One of each tenant, then another of each."""
-    of_tenant = Counter[int]()
-    turns: list[tuple[int, Sequence]] = []
-    for sequence in sequences:
-        turns.append((of_tenant[sequence.tenant], sequence))
-        of_tenant[sequence.tenant] += 1
-    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]

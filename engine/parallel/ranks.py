@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
 from datetime import timedelta
 from pathlib import Path
 from queue import SimpleQueue
@@ -29,7 +30,7 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 
 from engine import api
 from engine.pipe import Pipe
-from engine.step.command_queue import CommandQueue, CommandSource
+from engine.step.command_queue import CommandQueue, CommandSource, Streams
 
 log = logging.getLogger(__name__)
 
@@ -88,16 +89,16 @@ class LeaderCommandQueue:
     def __init__(self, pipes: list[Pipe]) -> None:
         self._queue = CommandQueue()
         self._pipes = pipes
-        self.put, self.wait = self._queue.put, self._queue.wait
+        self.put, self.put_back, self.wait = self._queue.put, self._queue.put_back, self._queue.wait
 
     @property
     def empty(self) -> bool:
         return self._queue.empty
 
-    def take(self, most_s: float) -> Iterator[api.AnyCommand]:
+    def take(self, most_s: float, streams: Streams) -> Iterator[api.AnyCommand]:
         """The others hear of them behind the last: how many there was time for is known then."""
         commands: list[api.AnyCommand] = []
-        for command in self._queue.take(most_s):
+        for command in self._queue.take(most_s, streams):
             commands.append(command)
             yield command
         try:
@@ -116,9 +117,12 @@ class FollowerCommandQueue:
         self._steps: SimpleQueue[list[api.AnyCommand]] = SimpleQueue()
         self.put = self._steps.put
 
-    def take(self, most_s: float) -> list[api.AnyCommand]:
+    def take(self, most_s: float, streams: Streams) -> list[api.AnyCommand]:
         """Whatever rank 0 has taken."""
         return self._steps.get()
+
+    def put_back(self, tenant: int, commands: Several[api.AnyCommand]) -> None:
+        """Not here: rank 0 takes them anew."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Not here: the next step waits for rank 0."""

@@ -72,8 +72,8 @@ class Constraining:
         self._memory = MatcherMemory()
         self._unsettled: dict[int, Sequence] = {}  # those of whose outlook there may be news
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
-        # Jobs worth waiting for: whose they are, and of how many streams.
-        self._awaited: dict[Future[None], tuple[int, int]] = {}
+        # Jobs worth waiting for: whose they are, and the streams of which each is the last.
+        self._awaited: dict[Future[None], tuple[int, set[int]]] = {}
 
     @property
     def busy(self) -> bool:
@@ -110,7 +110,7 @@ class Constraining:
             _constraint(sequence).give_up()
         sequence.constraint = sequence.awaited_outlook = None
         self._unsettled.pop(sequence.stream, None)
-        self._jobs.pop(sequence.stream, None)
+        self._forget_job(sequence.stream)
 
     # -- the threads -----------------------------------------------------------------------------------
 
@@ -146,13 +146,21 @@ class Constraining:
         work = [_constraint(sequence).submit() for sequence in sequences]
         job = worker.submit(lambda: [follow() for follow in work], sequences[0].tenant)
         for sequence in sequences:
+            self._forget_job(sequence.stream)
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
                 self._wake_behind(job)
         if worker is self._quick:
-            last = set(self._jobs.values())
-            self._awaited = {one: whose for one, whose in self._awaited.items() if one in last}
-            self._awaited[job] = sequences[0].tenant, len(sequences)
+            self._awaited[job] = sequences[0].tenant, {sequence.stream for sequence in sequences}
+
+    def _forget_job(self, stream: int) -> None:
+        """Nobody waits for what is the last of no stream."""
+        job = self._jobs.pop(stream, None)
+        if job is not None and job in self._awaited:
+            _, streams = self._awaited[job]
+            streams.discard(stream)
+            if not streams:
+                del self._awaited[job]
 
     def _await(self, sequences: Iterable[Sequence]) -> None:
         jobs = {self._jobs[sequence.stream] for sequence in sequences if sequence.stream in self._jobs}
@@ -165,9 +173,9 @@ class Constraining:
             self._await_each(awaited)
         else:
             ((tenant, _), *_) = awaited.values()
-            self._patience_with(tenant).wait(awaited, sum(count for _, count in awaited.values()))
+            self._patience_with(tenant).wait(awaited, sum(len(streams) for _, streams in awaited.values()))
 
-    def _await_each(self, awaited: dict[Future[None], tuple[int, int]]) -> None:
+    def _await_each(self, awaited: dict[Future[None], tuple[int, set[int]]]) -> None:
         """Whoever has few first: it is not to lose its token by what another's took. Of very many not all."""
         began_s = time.perf_counter()
         jobs: dict[int, list[Future[None]]] = {}

@@ -39,8 +39,16 @@ class Lifecycle:
         self._latest: dict[int, api.News] = {}  # of each stream that has any
         self._waiting: dict[int, list[Answer]] = {}  # for a stream's token in flight
 
+    @property
+    def full(self) -> bool:
+        return not self._free_slots
+
+    def tenant_of(self, stream: int) -> int | None:
+        sequence = self._scheduler.sequences.get(stream)
+        return None if sequence is None else sequence.tenant
+
     def submit(self, command: api.Submit) -> None:
-        if not self._free_slots:
+        if self.full:
             why = "the engine has as many streams as it may"
             self._news.append(api.News(command.stream, finish=api.Finish("error", why)))
             return

@@ -12,7 +12,6 @@ It knows commands, sequences and their memory; it knows no batch, no model and n
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -29,7 +28,7 @@ class Steering:
         self._scheduler = scheduler
         self._constraining = constraining
         # The injection that is asked about, and what came behind it; as long as there is the sequence.
-        self._waiting = WeakKeyDictionary[Sequence, deque[api.StreamCommand]]()
+        self._waiting = WeakKeyDictionary[Sequence, list[api.StreamCommand]]()
 
     def apply(self, command: api.StreamCommand) -> None:
         if isinstance(command, api.Submit):
@@ -63,22 +62,20 @@ class Steering:
                 self._inject(sequence, command)
         self._lifecycle.update(sequence)
 
-    def num_waiting(self, sequence: Sequence) -> int:
-        """Commands behind the injection that is asked about."""
-        waiting = self._waiting.get(sequence)
-        return 0 if waiting is None else len(waiting) - 1
-
-    def go_on(self, sequence: Sequence) -> None:
-        """What was asked of the stream's grammar is answered: do what waited for it."""
+    def go_on(self, sequence: Sequence) -> list[api.StreamCommand]:
+        """What was asked of the stream's grammar is answered. Returns what waited for it, which is to be done
+        before the next token."""
         waiting = self._waiting.pop(sequence, None)
-        if waiting is None or sequence.constraint is None:
-            return
-        injection = waiting.popleft()
+        if waiting is None:
+            return []
+        injection, *behind = waiting
         assert isinstance(injection, api.Append)
+        assert sequence.constraint is not None
         self._put_in(sequence, injection, fits=sequence.constraint.outlook.fits)
+        if behind:
+            self._constraining.postpone(sequence)
         self._lifecycle.update(sequence)
-        while waiting:
-            self.apply(waiting.popleft())
+        return behind
 
     def hold(self, sequence: Sequence) -> None:
         """It has come to an end token, and the gateway says whether it ends: it stands paused before it. Who
@@ -153,7 +150,7 @@ class Steering:
             sequence.give_up_in_flight(sequence.num_tokens - 1)
             sequence.constraint.ask(asked, length=kept)
             self._constraining.postpone(sequence)
-            self._waiting[sequence] = deque([command])
+            self._waiting[sequence] = [command]
 
     def _put_in(self, sequence: Sequence, command: api.Append, *, fits: bool) -> None:
         if not fits:

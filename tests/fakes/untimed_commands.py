@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from engine import api
-from engine.step.command_queue import CommandQueue
+from engine.step.command_queue import CommandQueue, Streams
 
 
 class UntimedCommands(CommandQueue):
-    def take(self, most_s: float) -> Iterator[api.AnyCommand]:
+    def take(self, most_s: float, streams: Streams) -> Iterator[api.AnyCommand]:
         """All that there are."""
-        return super().take(math.inf)
+        return super().take(math.inf, streams)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from engine import api
 from engine.parallel.ranks import LeaderCommandQueue
 from engine.pipe import Pipe
 from engine.schedule.batch import Row
-from engine.step.command_queue import CommandQueue
+from engine.step.command_queue import CommandQueue, Streams
 from engine.step.executor import Result
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
@@ -170,9 +171,9 @@ def test_who_is_told_to_end_within_a_step_that_leaves_nothing_to_do_waits_for_no
     engine = engine_of(TOY)
     take = engine._commands.take
 
-    def told_meanwhile(most_s: float) -> Iterable[api.AnyCommand]:
+    def told_meanwhile(most_s: float, streams: Streams) -> Iterable[api.AnyCommand]:
         engine.stop()
-        return take(most_s)
+        return take(most_s, streams)
 
     monkeypatch.setattr(engine._commands, "take", told_meanwhile)
     outputs: list[api.StepOutput] = []
@@ -187,6 +188,20 @@ def test_who_has_yet_to_take_what_was_asked_is_not_idle() -> None:
     assert not engine.idle
     engine.step()
     assert engine.idle
+
+
+class OfTenants:
+    """Streams, each of its hundred's tenant."""
+
+    full = False
+
+    def tenant_of(self, stream: int) -> int | None:
+        return stream // 100
+
+
+class OfOne(OfTenants):
+    def tenant_of(self, stream: int) -> int | None:
+        return 1
 
 
 @pytest.mark.parametrize("together", [4000, 100, 1])
@@ -204,7 +219,7 @@ def test_of_a_crowds_commands_a_step_takes_those_that_it_has_time_for_and_the_ne
     while not queue.empty:
         queue.wait()
         steps.append([])
-        for command in queue.take(most_s=1000.0):
+        for command in queue.take(1000.0, OfOne()):
             assert isinstance(command, api.Cancel)
             steps[-1].append(command.stream)
             now += 1000.0 if len(steps) == 1 else 1.0
@@ -224,15 +239,80 @@ def test_what_one_frame_asks_of_a_stream_is_done_in_one_step_and_others_may_be_i
         [api.Truncate(number, 5), api.Adjust(number, api.Sampling())] for number in range(3)
     ]
     frames += [[api.Pause(2, True)], [api.Resume(2)], [api.Truncate(2, 4), api.Pause(2)]]
-    queue.put([*frames[0], *frames[1], api.TellBlocks()])
+    queue.put([*frames[0], *frames[1]])
     queue.put([command for frame in frames[2:] for command in frame])
     steps: list[list[api.AnyCommand]] = []
     while not queue.empty:
         steps.append([])
-        for command in queue.take(most_s=1.0):
+        for command in queue.take(1.0, OfOne()):
             steps[-1].append(command)
             now += 1.0
-    assert steps == [frames[0], frames[1], [api.TellBlocks()], *frames[2:]]
+    assert steps == frames
+
+
+def test_a_tenants_commands_wait_for_no_more_than_a_step_behind_anothers_crowd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of each, what concerns its streams is done in its order: also of a fork, which begins behind what was
+    said of the stream that it forks."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue, steps = CommandQueue(), list[list[api.AnyCommand]]()
+
+    def step() -> None:
+        nonlocal now
+        steps.append([])
+        for command in queue.take(10.0, OfTenants()):
+            steps[-1].append(command)
+            now += 1.0
+
+    crowd = [api.Pause(number % 10, True) for number in range(320)]
+    fork = api.Submit(1100, TEXT[:3], greedy(8), credit=4, tenant=2)
+    others: list[api.AnyCommand] = [
+        api.Truncate(200, 1),
+        api.Resume(200),
+        fork,
+        api.Pause(1100),
+        api.Cancel(200),
+    ]
+    queue.put([*crowd])
+    step()
+    queue.put([api.Pause(100)])
+    queue.put([*others, api.TellBlocks()])
+    while not queue.empty:
+        step()
+    assert api.Pause(100) in steps[1]
+    assert api.TellBlocks() in steps[1]
+    assert [command for step in steps[1:3] for command in step if command in others] == others
+    assert [command for step in steps for command in step if command in crowd] == crowd
+
+
+def test_tenants_share_what_a_step_has_for_commands_by_the_time_that_those_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else whoever asks now and then for what takes long would leave others a command a step."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue, taken = CommandQueue(), Counter[type[api.AnyCommand]]()
+    queue.put([api.Grant(1, number) for number in range(5000)])
+    for _ in range(40):
+        queue.put([api.Resume(100)])
+        for command in queue.take(10.0, OfTenants()):
+            taken[type(command)] += 1
+            now += 10.0 if isinstance(command, api.Resume) else 0.1
+    assert taken[api.Grant] * 0.1 == pytest.approx(taken[api.Resume] * 10.0, abs=10.0)
+
+
+def test_who_begins_in_the_place_of_one_that_is_to_end_has_it_whoever_comes_first_to_its_turn() -> None:
+    """A gateway has given the place away when it says that a stream is to end."""
+    driver = Driver(engine_of(TOY))
+    driver.settle(*(api.Submit(number, TEXT[:3], greedy(8), credit=4) for number in range(SLOTS)))
+    crowd: list[api.StreamCommand] = [api.Pause(1), api.Resume(1)] * 3
+    begins = [api.Submit(SLOTS + number, TEXT[:3], greedy(8), credit=8, tenant=1) for number in range(2)]
+    driver.settle(*crowd, api.Cancel(2), api.Cancel(3), *begins)
+    assert [driver.told[number].finish for number in (2, 3)] == [api.Finish("cancelled")] * 2
+    assert [driver.told[each.stream].finish for each in begins] == [api.Finish("length")] * 2
+    assert len(driver.told[1].changes) == len(crowd)
 
 
 def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +323,7 @@ def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.
     leader.put([api.Cancel(number) for number in range(20)])
     for step in range(2):
         taken: list[api.AnyCommand] = []
-        for command in leader.take(most_s=10.0):
+        for command in leader.take(10.0, OfOne()):
             taken.append(command)
             now += 1.0
         assert taken == next(told) == [api.Cancel(10 * step + number) for number in range(10)]

@@ -3,18 +3,22 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
-from engine.engine import MOST_WAITED
+from engine.parallel.ranks import FollowerCommandQueue, LeaderCommandQueue
+from engine.pipe import Pipe
 from engine.schedule.batch import Row
+from engine.step.command_queue import CommandQueue
 from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
@@ -570,64 +574,79 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     monkeypatch.setattr(Patience, "wait_beside_others", lambda *of: waited.append(of))
     constraining, jobs = Constraining(), [Future[None]() for _ in range(5)]
     for _ in range(2):
-        constraining._await_each({job: (int(job is jobs[3]), 1) for job in jobs})
+        constraining._await_each({job: (int(job is jobs[3]), {0}) for job in jobs})
     (one, few), (other, many), (again, _), (_, _) = waited
     assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
     assert one is again is not other
     waited.clear()
     monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
-    constraining._await_each(dict.fromkeys(jobs, (0, 1)))
+    constraining._await_each(dict.fromkeys(jobs, (0, {0})))
     assert not waited, "no longer than so long, however many tenants there are"
 
 
-def test_what_waited_behind_very_many_injections_is_done_in_several_steps_and_tenants_take_turns(
+class LookedThrough(dict[int, Future[None]]):
+    """Jobs by stream, and how many times all of them were looked at."""
+
+    times = 0
+
+    def values(self) -> Any:
+        self.times += 1
+        return super().values()
+
+
+def test_what_is_given_to_the_threads_costs_nothing_for_streams_that_stand_idle() -> None:
+    """There may be thousands beside those that decode, which may be of a tenant each."""
+    driver = new()
+    jobs = driver.engine._constraining._jobs = LookedThrough()
+    for stream in range(8):
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=stream))
+    driver.settle(api.Grant(1, 5), api.Grant(2, 5), api.Cancel(3))
+    assert len(driver.told[1].tokens) == 5
+    assert jobs.keys() == driver.engine.scheduler.sequences.keys()
+    assert jobs.times == 0
+
+
+def test_what_waited_behind_an_injection_takes_no_longer_in_a_step_than_whatever_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each command may take a millisecond, where it gives back the memory of a long context, or looks for
-    it."""
-    done, fits = threading.Event(), Matcher.fits
-
-    def waits(*arguments: Any) -> bool:
-        assert done.wait(60)
-        return fits(*arguments)
-
+    """Each command may take ten milliseconds, where it gives back the memory of a long context, or looks for
+    it. And another tenant's wait for no more than one of them."""
+    now = 0.0
     driver = new()
-    tenants = {1: 0, 2: 0, 3: 0, 4: 0, 5: 1, 6: 1}
-    for stream, tenant in tenants.items():
-        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=tenant))
-    monkeypatch.setattr(Matcher, "fits", waits)
-    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * (MOST_WAITED // 2)]
-    driver.send(api.Submit(7, PROMPT, greedy(500), 1000))  # so that there is something to do
-    driver.send(*(replace(command, stream=stream) for stream in tenants for command in asked))
-    driver.step(2)
-    assert not any(told.changes for told in driver.told.values())
-    done.set()
-    wait(driver.engine._constraining._jobs.values())
-    steps: list[set[int]] = []
-    while any(len(driver.told[stream].changes) < len(asked) for stream in tenants):
-        driver.step()
-        answered = {news.stream for news in driver.outputs[-1].news if news.changes}
-        steps += [answered] if answered else []
-    assert steps == [{1, 5}, {2, 6}, {3, 4}]
-
-
-def test_who_asks_again_and_again_goes_on_behind_those_who_wait() -> None:
-    driver = new()
-    for stream, tenant in ((1, 0), (5, 1)):
-        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]*"), 1, tenant=tenant))
-    driver.send(api.Submit(7, PROMPT, greedy(500), 1000, tenant=2))  # so that there is something to do
-    driver.step()
-    driver.send(*[api.Append(1, [97])] * MOST_WAITED)
-    driver.step(3)
-    asked: list[api.StreamCommand] = [api.Append(5, [97]), *[api.Pause(5)] * 5]
+    engine = driver.engine
+    engine._commands = CommandQueue()
+    for stream in (1, 2):
+        driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=stream))
+    asked: list[api.StreamCommand] = [api.Append(1, [97]), *[api.Pause(1)] * 5, api.Resume(1)]
     driver.send(*asked)
-    answered = len(driver.told[1].changes)
-    for _ in range(MOST_WAITED):
+    driver.step()
+    apply = engine._steering.apply
+
+    def takes_a_second(command: api.StreamCommand) -> None:
+        nonlocal now
+        apply(command)
+        now += 1.0
+
+    monkeypatch.setattr("engine.step.command_queue.time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(engine._steering, "apply", takes_a_second)
+    wait(engine._constraining._jobs.values())
+    driver.send(api.Pause(2))
+    of_steps: list[tuple[int, int]] = []
+    while len(driver.told[1].changes) < len(asked):
         driver.step()
-        now = len(driver.told[1].changes)
-        driver.send(*[api.Append(1, [97])] * (now - answered))
-        answered = now
-    assert len(driver.told[5].changes) == len(asked)
+        of_steps.append((len(driver.told[1].changes), len(driver.told[2].changes)))
+    assert of_steps == [(2, 0), (2, 1), *((count, 1) for count in range(3, len(asked) + 1))]
+
+
+@OVERLAPS
+def test_what_was_asked_together_with_an_injection_is_done_before_the_next_token(overlap: bool) -> None:
+    driver = new(overlap)
+    driver.send(api.Submit(1, PROMPT, regex("[a-z]{50}"), 1000))
+    driver.until(driver.has(1, 2))
+    driver.settle(api.Append(1, [97]), api.Append(1, [98]), api.Pause(1))
+    changes = driver.told[1].changes
+    assert [type(change) for change in changes] == [api.Appended, api.Appended, api.Paused]
+    assert len({change.index for change in changes}) == 1
 
 
 class Late(Worker):
@@ -672,6 +691,40 @@ def test_where_processes_compute_in_step_a_step_hangs_on_no_threads_pace(
     monkeypatch.setattr("engine.step.constraining.wait", late.wait)
     assert steps_of(late) == steps_of(AtOnce("at once"))
     assert late.most == 1
+
+
+class InStep:
+    """Another rank, to which what the first took in a step is sent at its end."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.engine = engine_of(TOY, limits)
+        self.engine._commands = self.commands = FollowerCommandQueue()
+
+    def send(self, commands: list[api.AnyCommand]) -> None:
+        self.commands.put([*commands])
+
+
+@OVERLAPS
+def test_processes_in_step_do_the_same_where_there_was_no_time_for_all_that_waited_behind_an_injection(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ms = itertools.count(step=2)
+    clock = SimpleNamespace(perf_counter=lambda: next(now_ms) / 1000)
+    monkeypatch.setattr("engine.step.command_queue.time", clock)
+    limits = Limits(kv_tokens=4096, overlap=overlap, retry=False)
+    first, other = engine_of(TOY, limits), InStep(limits)
+    first._commands = LeaderCommandQueue([cast("Pipe", other)])
+    first.send([api.Submit(1, PROMPT, regex("[a-z ]*"), 40), api.Submit(2, PROMPT, greedy(40), 40, tenant=1)])
+    asked: list[api.AnyCommand] = [api.Append(1, [97]), api.Append(1, [98]), *[api.Pause(1, True)] * 4]
+    first.send([*asked, api.Resume(1), api.Truncate(1, 0), api.Append(1, [99])])
+    changes = list[api.AnyChange]()
+    for _ in range(40):
+        here, there = first.step(), other.engine.step()
+        changes += [change for news in here.news for change in news.changes]
+        assert here.news == there.news
+        assert (here.stats.decode_rows, here.stats.kv_used) == (there.stats.decode_rows, there.stats.kv_used)
+    assert [type(change) for change in changes[:6]] == [*[api.Appended] * 2, *[api.Paused] * 4]
+    assert len(changes) == len(asked) + 3
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:
