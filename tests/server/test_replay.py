@@ -387,6 +387,33 @@ async def test_a_fork_is_recorded_as_its_stream_up_to_there_and_then_as_it_goes_
         await replayed(shared, unknown)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("grammar", {"regex": "[a-m ]{20}[n-z ]*"}),
+        ("guards", [{"name": "g", "do": "finish", "regex": "[^~]{30}"}]),
+    ],
+    ids=str,
+)
+async def test_what_was_put_in_again_behind_a_fork_begins_with_that(
+    shared: Served, tmp_path: Path, name: str, value: object
+) -> None:
+    changes: dict[int, Any] = {6: {name: value}, 10: {name: None}, 16: {name: value}}
+    async with midstream.connect(shared.http) as client:
+        with client.record(tmp_path / "r"):
+            stream = await client.start(prompt=PROMPT, max_tokens=18, ignore_eos=True, window=1, **WARM)
+            for index, change in changes.items():
+                await read(stream, index - stream.consumed)
+                await stream.adjust(**change)
+            fork = await client.fork(stream, at=9, max_tokens=40)
+            twice = await client.fork(fork, at=9, max_tokens=40)
+            for one in (stream, fork, twice):
+                async for _ in one:
+                    pass
+    for record in midstream.read_records(tmp_path / "r"):
+        assert (await replayed(shared, record)).difference is None
+
+
 async def test_a_result_of_a_call_that_never_was_is_told(server: Served, tmp_path: Path) -> None:
     start, tokens = await told(server, tmp_path / "r", max_tokens=3, window=1, **WARM)
     lines: list[Line] = [*tokens[:1], ToolResult(stream=1, index=1, call=4, content="so"), *tokens[1:]]

@@ -724,6 +724,44 @@ async def test_a_fork_that_waits_keeps_nobody_at_a_server_that_goes_away(
     assert (await forking).request_id == "f"
 
 
+async def test_a_fork_of_one_that_waits_waits_for_that(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream, peer, frame = await come_back(server, client, peer)
+    asked: list[tuple[Any, str]] = [(stream, "f"), ("f", "g")]
+    forking = [asyncio.create_task(client.fork(of, request_id=name)) for of, name in asked]
+    await pong(peer)
+    await asyncio.gather(client.ping(), pong(peer))
+    await peer.send(Attached(request_id="r", pending=[], ref=frame.ref))
+    for name in ("f", "g"):
+        assert (await peer.accept_start()).request_id == name
+    assert [fork.request_id for fork in await asyncio.gather(*forking)] == ["f", "g"]
+
+
+async def test_forks_of_what_will_never_be_are_asked_for_and_refused(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream, peer, _ = await come_back(server, client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    lost = [asyncio.create_task(client.fork(of, request_id=name)) for of, name in (("f", "g"), ("h", "h"))]
+    await pong(peer)
+    assert (await peer.receive(Start)).request_id == "h"
+    await asyncio.gather(client.ping(), pong(peer))
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await peer.receive(Attach)
+    asked = [await peer.receive(Start)]
+    await pong(peer)
+    forking.cancel()
+    asked.append(await peer.receive(Start))
+    assert [start.request_id for start in asked] == ["h", "g"]
+    for start in asked:
+        await peer.send(error("unknown_request", start.request_id, start.ref))
+    for one in lost:
+        with pytest.raises(midstream.UnknownRequest):
+            await one
+
+
 async def test_one_that_has_begun_is_not_left_with_its_stream_that_another_server_is_to_start(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:

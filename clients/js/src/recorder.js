@@ -13,6 +13,7 @@ import { RECORD_VERSION } from "./record-format.js";
 
 const SNAPSHOT = "the connection was lost, and the server had forgotten what happened meanwhile";
 const FORK = "the stream is a fork, which cannot be played without the one that it forks";
+const BEGINNING = /** @type {const} */ (["grammar", "guards"]); // at a token; told to be as they are they go on
 const ELSEWHERE = "another connection injected something here";
 
 /** Records one stream: `client.start({ prompt, recorder: new Recorder() })`. */
@@ -30,6 +31,7 @@ export class Recorder {
   /** @type {Start | null} */ #start = null;
   #guardActs = new GuardActs();
   #forked = false;
+  /** What its stream changed behind where it is forked. @type {Params[]} */ #leftOut = [];
   #paused = "";
   #lost = false;
   #end = 0;
@@ -62,6 +64,8 @@ export class Recorder {
   fork(at, stream = this.#stream) {
     const other = new Recorder(stream);
     other.#lines = linesUntil(this.#lines, at).map((line) => ({ ...line, stream }));
+    const behind = this.#lines.slice(goneBack(this.#lines, at));
+    other.#leftOut = behind.flatMap((line) => ("params" in line && line.type !== "start" && line.index > at ? [line.params] : []));
     other.#forked = true;
     other.#end = at;
     return other;
@@ -154,7 +158,17 @@ export class Recorder {
     const { on_tool_call } = /** @type {Start} */ (this.#start);
     const standing = /** @type {any} */ ({});
     for (const line of this.#lines) if ("params" in line) Object.assign(standing, line.params);
-    const changed = Object.entries(params).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(standing[name]));
+    // Though it is as before that token, it begins with the fork where it was another behind it.
+    const anew = BEGINNING.filter((name) => {
+      const before = standing[name];
+      return before && same(params[name], before) && this.#leftOut.some((other) => name in other && !same(other[name], before));
+    });
+    if (anew.length) {
+      const ended = Object.fromEntries(anew.map((name) => [name, null]));
+      this.#lines.push({ type: "adjust", stream: this.#stream, index: this.#end, params: ended });
+      Object.assign(standing, ended);
+    }
+    const changed = Object.entries(params).filter(([name, value]) => !same(value, standing[name]));
     const own = { params: Object.fromEntries(changed), ...(on_tool_call && { on_tool_call }) };
     this.#lines.push({ type: "forked", stream: this.#stream, index: this.#end, ...own });
     this.#moveTo(this.#end, fingerprint);
@@ -214,6 +228,9 @@ export class Recorder {
   }
 }
 
+/** @param {unknown} one @param {unknown} other */
+const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+
 /** @param {any} line */
 const hasContent = ({ text, messages, tokens }) => [text, messages, tokens].some((content) => content !== undefined);
 
@@ -227,16 +244,22 @@ function endOf(lines) {
   return end;
 }
 
+/** How many lines there are until it went back to there, or to before it, for the last time. @param {Line[]} lines @param {number} at */
+function goneBack(lines, at) {
+  let behind = 0;
+  for (const [number, line] of lines.entries()) {
+    if ((line.type === "guard" || line.type === "rewind") && line.index <= at) behind = number + 1;
+  }
+  return behind;
+}
+
 /**
  * What it takes to stand before output token `at`: what came behind that, and was not taken back to there or to before it, is
  * left out.
  * @param {Line[]} lines @param {number} at
  */
 function linesUntil(lines, at) {
-  let behind = 0;
-  for (const [number, line] of lines.entries()) {
-    if ((line.type === "guard" || line.type === "rewind") && line.index <= at) behind = number + 1;
-  }
+  const behind = goneBack(lines, at);
   const kept = lines.slice(0, behind);
   for (const line of lines.slice(behind)) {
     if (line.type === "tokens" && line.index + line.tokens.length > at) {

@@ -84,7 +84,7 @@ export class Session {
     const opening = openingFrame(frame, this.#reconnectMs, this.ready.limits);
     const pending = this.#pending.add(opening);
     if (opening.type === "start") channel.past = new Past(opening);
-    pending.answered.catch((why) => this.#channels.drop(channel, why));
+    pending.answered.catch((why) => this.#fail(channel, why));
     if (this.#connection.transport) this.#open(channel, pending);
     return { channel, started: pending.answered };
   }
@@ -277,10 +277,14 @@ export class Session {
     if (pending.frame.type === "start" && !channel.core.restarting) this.#resend(channel, []);
   }
 
-  /** Whether it forks one that may have to be started again first, where nobody knows it any more. @param {PendingFrame | undefined} opening */
+  /**
+   * Whether it forks one that may have to be started first, perhaps again, where nobody knows it any more. None waits for
+   * itself, nor for one that does for it. @param {PendingFrame | undefined} opening
+   */
   #waitsForItsStream(opening) {
     const forked = this.#channels.get(forkedBy(opening));
-    return Boolean(forked && forked.core.model !== null && !forked.open);
+    const fork = this.#channels.get(opening?.requestId);
+    return Boolean(forked && fork && forked.number < fork.number && !forked.open);
   }
 
   /** Those that waited for this stream, which is open, or is none. @param {string} requestId */
@@ -387,6 +391,7 @@ export class Session {
 
   /** One stream is lost, and no other. @param {Channel} channel @param {MidstreamError} why */
   #fail(channel, why) {
+    if (this.#channels.get(channel.requestId) !== channel) return; // who has its name now is another
     this.#channels.drop(channel, why);
     this.#pending.rejectOfStream(channel.requestId, why);
     this.#openForks(channel.requestId);

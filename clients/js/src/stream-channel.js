@@ -15,6 +15,8 @@ import { MidstreamError, requestFinished } from "./errors.js";
 import { MAX_ANSWERED } from "./protocol.js";
 import { StreamCore } from "./stream-core.js";
 
+let count = 0; // of the channels so far
+
 /**
  * @typedef {object} ChannelSession The session as a channel sees it: here, or in a worker.
  * @property {(requestId: string, core: StreamCore) => Chunk | null} pull ask for the next chunk, and take it
@@ -25,6 +27,7 @@ import { StreamCore } from "./stream-core.js";
 
 /** What the session knows of a stream, and the stream of the session. */
 export class Channel {
+  number = count++; // later ones were asked for later
   requestId;
   core;
   signal;

@@ -303,6 +303,47 @@ test("a start that nobody wants any more, and no server has heard of, is not ask
   assert.deepEqual(next.sent.map(({ type }) => type), ["replace"]);
 });
 
+/** The names of the starts that were sent. @param {FakeSocket} socket */
+const asked = (socket) => socket.sent.filter(({ type }) => type === "start").map(({ request_id }) => request_id);
+
+test("a fork of one that waits for its stream waits for that", async (t) => {
+  const { client, socket } = await running(t);
+  const next = await cutAndReconnect(socket);
+  const forking = [client.fork("r", { request_id: "f" }), client.fork("f", { request_id: "g" })];
+  assert.deepEqual(asked(next), []);
+  sendAttached(next);
+  assert.deepEqual(asked(next), ["f", "g"]);
+  for (const { request_id, ref } of next.sent.slice(-2)) next.receive({ ...started(), request_id, ref });
+  assert.deepEqual((await Promise.all(forking)).map(({ requestId }) => requestId), ["f", "g"]);
+});
+
+test("forks of what will never be are asked for, and refused", async (t) => {
+  const { client, socket } = await running(t);
+  socket.end(1006);
+  const abort = new AbortController();
+  const left = assert.rejects(client.fork("r", { request_id: "f", signal: abort.signal }), { name: "AbortError" });
+  const lost = [client.fork("f", { request_id: "g" }), client.fork("h", { request_id: "h" })];
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  assert.deepEqual(asked(next), ["h"]);
+  abort.abort();
+  await left;
+  assert.deepEqual(asked(next), ["h", "g"]);
+  for (const { request_id, ref } of next.sent.slice(-2)) sendError(next, { ...UNKNOWN, request_id, ref });
+  for (const one of lost) await assert.rejects(one, { code: "unknown_request" });
+});
+
+test("a fork of one that no server has taken is asked for", async (t) => {
+  const { client, socket } = await running(t, {}, { reconnectMs: 50 });
+  const starting = client.start({ prompt: "Hi", request_id: "f" });
+  sendError(socket, { ...DRAINING, request_id: "f", ref: socket.sent.at(-1).ref });
+  const forking = client.fork("f", { request_id: "g" });
+  await assert.rejects(starting, { code: "draining" });
+  assert.deepEqual(asked(socket), ["r", "f", "g"]);
+  sendError(socket, { ...UNKNOWN, request_id: "g", ref: socket.sent.at(-1).ref });
+  await assert.rejects(forking, { code: "unknown_request" });
+});
+
 test("a start that nobody wants any more is not tried on", async (t) => {
   const { client, socket } = await connected(t);
   const abort = new AbortController();

@@ -127,6 +127,22 @@ withAndWithoutWorker("replay", [], (fixture) => {
     });
   }
 
+  for (const again of [{ grammar: { regex: "[a-m ]{20}[n-z ]*" } }, { guards: [{ name: "g", do: "finish", regex: "[^~]{30}" }] }]) {
+    test(`what was put in again behind a fork begins with that: ${Object.keys(again)}`, async () => {
+      const recorder = new Recorder();
+      const stream = await fixture.client.start({ ...WARM, window: 1, max_tokens: 18, recorder });
+      const [none] = Object.keys(again).map((name) => ({ [name]: null }));
+      for (const [index, change] of /** @type {[number, any][]} */ ([[6, again], [10, none], [16, again]])) {
+        while (stream.consumed < index) await stream.next();
+        await stream.adjust(change);
+      }
+      const forked = recorder.fork(9);
+      const fork = await fixture.client.fork(stream, { at: 9, max_tokens: 40, recorder: forked });
+      for await (const _ of fork);
+      assert.equal((await replay(fixture.client, parseRecords(forked.text)[0])).difference, null);
+    });
+  }
+
   const ENDS = /** @type {[string, object][]} */ ([
     ["length", { max_tokens: 10 }],
     ["e", { stop: ["e"] }],

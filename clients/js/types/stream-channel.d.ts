@@ -20,6 +20,7 @@ export class Channel {
      * @param {AbortSignal} [signal]
      */
     constructor(requestId: string, core: StreamCore, session: ChannelSession, signal?: AbortSignal);
+    number: number;
     requestId: string;
     core: StreamCore;
     signal: AbortSignal | undefined;

@@ -80,6 +80,7 @@ class Session:
     def forget(self, channel: Channel) -> None:
         """It was given up before any server heard of it."""
         del self._channels[channel.request_id]
+        self._send_forks(channel)
 
     def send(self, frame: Grant | Cancel) -> None:
         """Send a frame that has no answer. Where the stream is not attached, `_resend` does it later."""
@@ -134,11 +135,11 @@ class Session:
         return channel is not None and channel.attach_ref is not None
 
     def _waits_for_its_stream(self, channel: Channel) -> bool:
-        """Whether it is to fork one that may have to be started again first, where nobody knows it any more;
-        which then has it among its `forks`."""
+        """Whether it is to fork one that may have to be started first, perhaps again, where nobody knows it
+        any more; which then has it among its `forks`. None waits for itself, nor for one that does for it."""
         fork = None if channel.start is None or channel.core.started else channel.start.fork
         forked = None if fork is None else self._channels.get(fork.request_id)
-        if forked is None or not forked.core.started or forked.attach_ref is None:
+        if forked is None or forked.attach_ref is None or forked.number >= channel.number:
             return False
         forked.forks[channel.request_id] = channel
         return True

@@ -7,6 +7,7 @@ dropped, it goes, and the stream is cancelled.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from midstream.session import Session
 
 E = TypeVar("E", bound=Event)
+_numbers = itertools.count()
 
 
 class Channel:
@@ -58,6 +60,7 @@ class Channel:
         kept: bool,
         recorder: StreamRecorder | None = None,
     ) -> None:
+        self.number = next(_numbers)  # later ones were asked for later
         self.request_id = request_id
         self.core = core
         self.start = start
