@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
@@ -330,7 +330,7 @@ class Hub:
         """All such streams; of many each turn some."""
         self._cancelling.add(entry for entry in self._registry.entries if of(entry))
 
-    def _cancel(self, some: list[LiveStream]) -> None:
+    def _cancel(self, some: Iterable[LiveStream]) -> None:
         with self._waking() as wake:
             for entry in some:
                 if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's
