@@ -172,7 +172,7 @@ async def cancelled_with_all_others(world: World) -> None:
 
 
 async def handed_over(world: World) -> None:
-    world.hub.hand_over(also_read=False)
+    await world.hub.hand_over(also_read=False)
     await asyncio.sleep(0)
     await world.rest()
 
