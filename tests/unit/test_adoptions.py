@@ -234,6 +234,31 @@ async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
     await asyncio.gather(*crowd)
 
 
+async def test_of_a_crowd_few_are_built_in_a_turn_and_nobody_waits_for_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.hub.adoptions.PIECES_A_TURN", 2)
+    here, (_, journal) = SimulatedServer(SIZE, keeps=True), await a_journal()
+    engine, built = here.hub.serving.engines[0], list[int]()
+
+    def build(number: int, *asked: Any, **known: Any) -> RebuiltStream:
+        built.append(number)
+        return RebuiltStream(number, *asked, **known)
+
+    def adopted(tenant: str, number: int) -> asyncio.Task[None]:
+        found, search = Found(engine, journal, []), Search([], doubtful=False)
+        key, listener = StreamKey(tenant, str(number)), RecordingListener(here, tenant)
+        return asyncio.create_task(here.hub._adoptions._adopt(key, number, search, found, listener))
+
+    monkeypatch.setattr("realtime.hub.adoptions.RebuiltStream", build)
+    adopting = [*(adopted("crowd", number) for number in range(10)), adopted("other", 10)]
+    for so_far in ([], [0, 1], [0, 1], [0, 1, 2, 10]):
+        await asyncio.sleep(0)
+        assert built == so_far
+    await asyncio.gather(*adopting)
+    assert sorted(built) == list(range(11))
+
+
 async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
