@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bench.reliability.abusive_frames import FAR, guarded_start, schema, stops
-from bench.reliability.growth_crowds import CALL
-from bench.reliability.growth_states import OPEN_CALL, adjust, amend, inject, result
+from bench.reliability.growth_crowds import CALL, OPEN_CALL
+from bench.reliability.growth_lives import PAUSE, RESUME, result
+from bench.reliability.growth_states import adjust, amend, inject
 from bench.reliability.growth_world import World
 from engine import api
 from midstream import protocol
@@ -20,8 +21,6 @@ Act = Callable[[World], Awaitable[None]]
 ADOPTED = 64  # streams at once, which are built anew
 MANY = 4  # streams that are more than a few
 MOST_AT_ONCE = 16  # commands of a stream that its engine answers in one step
-PAUSE: protocol.StreamFrame = protocol.Pause(request_id="a")
-RESUME: protocol.StreamFrame = protocol.Resume(request_id="a")
 GUARDS = [Guard(**guard) for guard in guarded_start(FAR)["params"]["guards"]]
 
 
@@ -344,6 +343,10 @@ ACTS: dict[str, Act] = {
     "the most tokens": length_reached,
     "the end, and who asks for it": ended_and_asked_for,
     "time passes": time_passed,
+}
+
+# Where there are many.
+ACTS_ON_MANY: dict[str, Act] = {
     "pause all": to_all(lambda name: protocol.Pause(request_id=name)),
     "adjust all": to_all(lambda name: protocol.Adjust(request_id=name, params=Params(temperature=0.3))),
     "inject into all": to_all(lambda name: protocol.Inject(request_id=name, tokens=[65, 66])),
