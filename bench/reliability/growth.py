@@ -104,7 +104,7 @@ def tried(name: str, scale: float) -> list[Cost]:
     size = max(QUARTER, int(most * scale))
     large, making = made(build, size)
     acts = ACTS | (ACTS_ON_MANY if len(large.streams) >= MANY else {})
-    found = {MAKING: best_of(partial(made_again, build, size), making)}
+    found = {MAKING: best_of(lambda: made(build, size)[1], making)}
     found |= {act: best_of(partial(done, large, acts[act])) for act in acts}
     dear = [act for act, played in found.items() if played.ms > LONG_MS]
     before = dict[str, float]()
@@ -146,43 +146,31 @@ def _apart(play: Callable[[], Played]) -> Played:
 def made(build: Build, size: int) -> tuple[World, Played]:
     """Until the stream is so large. Copies of the process write to none of it that they do not ask for."""
     gc.disable()
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        world, played = runner.run(_made(build, size))
+    complaints = Complaints()
+    with asyncio.Runner(loop_factory=TimedLoop) as runner, complaints:
+        world = runner.run(build(size))
+        ms = longest_ms(runner)
     world.begin_anew()
     gc.collect()
     gc.freeze()
-    return world, played
-
-
-def made_again(build: Build, size: int) -> Played:
-    _, played = made(build, size)
-    return played
-
-
-async def _made(build: Build, size: int) -> tuple[World, Played]:
-    loop, complaints = asyncio.get_running_loop(), Complaints()
-    assert isinstance(loop, TimedLoop)
-    with complaints:
-        world = await build(size)
-    return world, Played(1000 * loop.longest_s, wrong="; ".join(complaints.said))
+    return world, Played(ms, wrong="; ".join(complaints.said))
 
 
 def done(world: World, act: Act) -> Played:
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        return runner.run(_done(world, act))
-
-
-async def _done(world: World, act: Act) -> Played:
-    loop, wrong, outcome = asyncio.get_running_loop(), "", ""
-    assert isinstance(loop, TimedLoop)
-    loop.longest_s, loop.page_s = 0.0, page_s()
-    complaints = Complaints()
-    with complaints:
+    wrong, outcome, complaints = "", "", Complaints()
+    TimedLoop.page_s = page_s()
+    with asyncio.Runner(loop_factory=TimedLoop) as runner, complaints:
         try:
-            await act(world)
+            runner.run(act(world))
         except NothingThereError:
             outcome = "nothing there"
         except Exception:  # noqa: BLE001 - whatever it is, it must not be
             wrong = traceback.format_exc(-4)
-    wrong = wrong or "; ".join(complaints.said)
-    return Played(1000 * loop.longest_s, outcome or world.outcome, wrong)
+        ms = longest_ms(runner)
+    return Played(ms, outcome or world.outcome, wrong or "; ".join(complaints.said))
+
+
+def longest_ms(runner: asyncio.Runner) -> float:
+    loop = runner.get_loop()
+    assert isinstance(loop, TimedLoop)
+    return 1000 * loop.longest_s

@@ -7,7 +7,7 @@ what is done to them then.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from bench.reliability import growth_lives as lives
@@ -35,7 +35,7 @@ from bench.reliability.growth_world import PLAIN, WITH_CALLS, World
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Grammar, Guard, Message, Params, Past, PastInject
 
-Build = Callable[[int], Awaitable[World]]
+Build = Callable[[int], Coroutine[Any, Any, World]]
 
 LITTLE = "ab"
 FEW = 50  # calls of a stream that is large in something else

@@ -51,7 +51,7 @@ class TimedLoop(asyncio.SelectorEventLoop):
     """It knows how long its longest turn took, in seconds of the processor that its own thread had; pages of
     memory count for nothing that are copied since the process was forked off, each in `page_s`."""
 
-    longest_s = page_s = 0.0
+    page_s = longest_s = 0.0
 
     def _run_once(self) -> None:
         began_s, pages = time.thread_time(), _pages()
@@ -282,7 +282,7 @@ class World:
         await self.rest()
 
     async def let_time_pass(self) -> None:
-        """More than anything waits for."""
+        """More than anything waits for: all of it is due at once."""
         self._later.all_due()
         await asyncio.sleep(0)
         await self.rest()
