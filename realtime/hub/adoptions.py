@@ -40,7 +40,9 @@ from realtime.tenants.quota import Quotas
 log = logging.getLogger(__name__)
 
 SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that is asked
-PIECES_A_TURN = 8  # of the building of streams, half a millisecond each: a gateway that goes leaves thousands
+# Of the building of streams, half a millisecond each, or of what is begun since nobody has it: very many may
+# be looked for at once.
+PIECES_A_TURN = 8
 
 
 def another_content(key: StreamKey) -> Refusal:
@@ -123,6 +125,7 @@ class Adoptions:
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), start)
+            await self._turn(listener)  # whatever becomes of it: engines answer many in one
             found = search.latest
             for other in search.found:
                 if other is not found:
@@ -173,7 +176,6 @@ class Adoptions:
     async def _adopt(
         self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener
     ) -> None:
-        await self._turn(listener)
         engine, journal = found.engine, found.journal
         rebuilt = RebuiltStream(
             number,
