@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -137,7 +137,8 @@ class Connection:
         self._open_connections = open_connections
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
-        self._read = Slices(self._acknowledge, most=READ_A_TURN, next_turn=self._in_a_turn_of_its_own)
+        next_turn = self._in_a_turn_of_its_own
+        self._read = Slices[ReadPosition](self._acknowledge, most=READ_A_TURN, next_turn=next_turn)
         self._live: set[Stream] = set()
         # By request_id, how often asked for, while their text is tokenized, or they are looked for.
         self._coming = Counter[str]()
@@ -284,7 +285,7 @@ class Connection:
             return
         self._read.add(self._read_acks.receive_pong(payload))
 
-    def _acknowledge(self, some: list[ReadPosition]) -> None:
+    def _acknowledge(self, some: Iterable[ReadPosition]) -> None:
         """Of streams that are still read here."""
         for read in some:
             if self._hub.listener_of(read.stream) is self:

@@ -102,18 +102,23 @@ async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
     assert heard.is_set()
 
 
-async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over() -> None:
-    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short."""
+async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short. What
+    ends here waits until the turn of all that does not has come."""
+    monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 1)
     server = SimulatedServer(SIZE, keeps=True)
     answers = {
         name: HttpListener(server.hub, Caller("http", tenant="tenant"), PayerWork(), keeps_events=False)
-        for name in ("continue", "cancel")
+        for name in ("cancel", "continue")
     }
     for name, answer in answers.items():
         server.hub.receive_frame("tenant", start(name, on_disconnect=name), answer)
-    kept, cancelled = server.hub.streams
+    cancelled, kept = server.hub.streams
     ending = asyncio.create_task(_ended(server.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
     while not cancelled.ended:
+        server.clock.advance(0)
         server.tick()
         await asyncio.sleep(0)
     await ending
