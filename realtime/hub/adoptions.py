@@ -88,6 +88,7 @@ class Adoptions:
         self._keepers = keepers
         self._pool = pool
         self._window = window
+        self.closed = False  # whether nothing is taken over any more
         self._turns = Slices[Turn](
             _begin, most=PIECES_A_TURN, next_turn=_next_turn, owner=attrgetter("payer")
         )
@@ -122,6 +123,7 @@ class Adoptions:
         start = start_digest(frame) if isinstance(frame, protocol.Start) else None
         if start == b"":
             return  # which would be taken for any stream of its name; it is refused
+        self._check_open()
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), start)
@@ -205,6 +207,7 @@ class Adoptions:
             await self._tell(key.tenant, rebuilt, rebuilt.receive(news, self._clock()), listener)
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
+        self._check_open()
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
         entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         caller = listener.caller
@@ -218,6 +221,11 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())
+
+    def _check_open(self) -> None:
+        """Who hands over all that others can adopt would end what came behind that."""
+        if self.closed:
+            raise Refusal("draining", "The server is going away and takes nothing over.", retry_after_ms=1000)
 
     async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
         """In its client's turn, as for a start."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import socket
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from engine import api
 from midstream import protocol
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
@@ -23,6 +25,7 @@ from realtime.transport.http_protocol import HttpLimits, TimedHttpProtocol, prot
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, endless, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.server.asgi_app_server import Receive, Scope, Send
@@ -126,6 +129,38 @@ async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace
     failure = answers["continue"].failure
     assert failure is not None
     assert failure.event().retryable
+
+
+async def test_what_is_looked_for_elsewhere_when_the_grace_is_over_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would come behind what is handed over, and be cancelled with what ends here, or come behind that."""
+    monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 1)
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
+    RecordingListener(there).send(endless("there", on_disconnect="continue"))
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    listener = RecordingListener(here)
+    for name in ("here", "here too"):
+        listener.send(endless(name, on_disconnect="continue"))
+    here.tick()
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener.send(protocol.Attach(request_id="there", after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    ending = asyncio.create_task(_ended(here.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
+    while not listener.lost:
+        here.clock.advance(0)
+        await asyncio.sleep(0)
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    while not ending.done():
+        here.clock.advance(0)
+        await asyncio.sleep(0)
+    await ending
+    assert listener.lost == ["here", "here too"]
+    assert listener.error().code == "draining"
+    assert api.Disown(number) in itertools.chain.from_iterable(here.down)
 
 
 async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
