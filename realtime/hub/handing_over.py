@@ -67,8 +67,14 @@ class HandingOver:
         what somebody does, who hears of it. Returns those that wait for their turn."""
         leave = partial(self._leave, also_read=also_read)
         leaving = Slices(leave, most=HANDED_OVER_A_TURN, next_turn=self._next_turn, weight=_weight)
-        leaving.add(self._registry.entries)
+        leaving.add(dict.fromkeys([*self._just_left(), *self._registry.entries]))
         return leaving
+
+    def _just_left(self) -> Iterable[LiveStream]:
+        """In the order in which they are brought in order meanwhile: there may be no room for all of them
+        that nobody reads, and what is handed over takes none."""
+        numbers = (stream.number for stream in self._departures.left)
+        return filter(None, map(self._registry.by_number, numbers))
 
     def _leave(self, some: Iterable[LiveStream], *, also_read: bool) -> None:
         for entry in some:

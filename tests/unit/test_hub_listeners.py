@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -227,6 +228,29 @@ async def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pyt
     assert all(stream.concluded for stream in server.hub.streams)
     await server.hub.hand_over(also_read=False)
     assert [stream.request_id for stream in server.hub.streams] == ["stays"]
+
+
+async def test_what_its_listener_has_just_left_is_handed_over_before_many_more_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no room for all of them while nobody reads them: some would be ended."""
+    for turn in ("departures.LEFT_A_TURN", "handing_over.HANDED_OVER_A_TURN"):
+        monkeypatch.setattr(f"realtime.hub.{turn}", 2)
+    server = SimulatedServer(
+        EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=24), keeps=True, max_detached=4
+    )
+    listeners = [RecordingListener(server) for _ in range(2)]
+    for name in range(24):
+        listeners[name % 2].send(endless(str(name), on_disconnect="continue"))
+    rest(server)
+    for listener in listeners:
+        listener.leave()
+    handing_over = asyncio.create_task(server.hub.hand_over(also_read=False))
+    while not handing_over.done():
+        await asyncio.sleep(0)
+        server.clock.advance(0)
+    assert server.hub.streams == []
+    assert not [said for said in itertools.chain.from_iterable(server.down) if isinstance(said, api.Cancel)]
 
 
 async def test_of_many_some_are_handed_over_in_each_turn_but_what_has_ended_or_has_gone_before_its_own(
