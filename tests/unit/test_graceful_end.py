@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import signal
 import socket
 from functools import partial
@@ -283,6 +284,33 @@ async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
     await asyncio.wait_for(ending, 30)
     assert connection.gone
     assert not goes_on.ended
+
+
+async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here() -> None:
+    """Its connection stays until another stream has ended; where the first goes on, it is said again."""
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    for name in ("continue", "cancel"):
+        hub.receive_frame("a", endless(name, on_disconnect=name), connection)
+    peer.closed.set()
+    endpoints = SimpleNamespace(open={"a": connection})
+    ending = asyncio.create_task(_ended(hub, endpoints, grace_s=0, hands_over=True))
+    reading = asyncio.create_task(connection.read())
+    while len(hub.streams) > 1:
+        server.clock.advance(0)
+        await asyncio.sleep(0)
+    for name in ("continue", "cancel"):
+        said = f'{{"type": "pause", "request_id": "{name}", "ref": "{name}"}}'
+        peer.said.put_nowait({"type": "", "text": said})
+    await peer.said.join()
+    while hub.streams:
+        server.tick()
+    await asyncio.wait_for(ending, 30)
+    reading.cancel()
+    refs = [json.loads(heard).get("ref") for heard in peer.heard]
+    assert ("continue" in refs, "cancel" in refs) == (False, True)
 
 
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:
