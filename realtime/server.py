@@ -138,7 +138,7 @@ async def let_finish(
     finish = partial(_until_all_is_said, hub, endpoints, until_answered)
     if not await _within(grace_s, _letting_go(hub, endpoints, finish) if hands_over else finish()):
         if hands_over:
-            hub.hand_over(also_read=True)
+            await hub.hand_over(also_read=True)
         hub.cancel_all()
         if not await _within(CANCEL_S, hub.wait_until_empty()):
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
@@ -152,7 +152,7 @@ async def _let_go(hub: Hub, endpoints: Endpoints) -> None:
     going = [connection for connection in staying if connection.may_go]
     for connection in going:  # what is said there now, and not answered, is said again elsewhere
         connection.leave()
-    hub.hand_over(also_read=False)
+    await hub.hand_over(also_read=False)
     await _close(going)
 
 

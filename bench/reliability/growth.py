@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,22 +20,21 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from bench.reliability.growth_acts import ACTS, Act, NothingThereError
+from bench.reliability.growth_acts import ACTS, ACTS_ON_MANY, MANY, Act, NothingThereError
 from bench.reliability.growth_states import STATES, Build
-from bench.reliability.growth_world import TimedLoop, World
+from bench.reliability.growth_world import TimedLoop, World, model, page_s
 from bench.reliability.story_world import Complaints
 
 WORKERS = 2
 QUARTER = 4
 MOST_GROWTH = 1.5 * QUARTER  # times
-LONG_MS, MOST_MS = 25.0, 50.0  # where it grows by more, and in any case
-WORTH_A_LOOK_MS = 15.0  # what takes less is tried once, and not held against a quarter
+LONG_MS, MOST_MS = 25.0, 50.0  # where it grows by more, and in any case; what takes less is tried once
 TRIES = 3
 PATIENCE_S = 600.0
 MAKING = "its making"
 TOLD = 10
 
-_fork = get_context("fork")
+_fork, _each_apart = get_context("fork"), get_context("forkserver")
 
 
 class Played(NamedTuple):
@@ -72,16 +72,21 @@ async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
     if unknown := set(names) - set(STATES):
         raise ValueError(f"no state {', '.join(sorted(unknown))}; there are {', '.join(STATES)}")
     loop = asyncio.get_running_loop()
-    with ProcessPoolExecutor(WORKERS, mp_context=get_context("spawn")) as pool:
+    _each_apart.set_forkserver_preload([__name__])
+    costs: list[Cost] = []
+    with ProcessPoolExecutor(WORKERS, mp_context=_each_apart, max_tasks_per_child=1) as pool:
         jobs = [loop.run_in_executor(pool, tried, name, scale) for name in names]
-        costs = [cost for found in await asyncio.gather(*jobs) for cost in found]
+        for at, job in enumerate(asyncio.as_completed(jobs), 1):
+            costs += (found := await job)
+            longest = max(found, key=lambda cost: cost.played.ms)
+            print(f"{at} of {len(names)}: {longest}", file=sys.stderr, flush=True)
     costs.sort(key=lambda cost: cost.played.ms, reverse=True)
     too_much = [str(cost) for cost in costs if cost.is_too_much]
     wrong = [f"{cost.state}, {cost.act}: {cost.played.wrong}" for cost in costs if cost.played.wrong]
     return {
         "name": "growth",
         "states": len(names),
-        "acts": len(ACTS),  # beside its making
+        "acts": len(ACTS) + len(ACTS_ON_MANY),  # beside its making
         "plays": len(costs),
         "the longest": [str(cost) for cost in costs[:TOLD]],
         "too much": too_much,
@@ -94,34 +99,27 @@ async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
 
 def tried(name: str, scale: float) -> list[Cost]:
     """All acts on one state, in a process of its own."""
+    model()  # which takes long once
     build, most = STATES[name]
     size = max(QUARTER, int(most * scale))
-    large, less = built(build, size), size // QUARTER
-    found = {MAKING: best_of(partial(made, build, size))}
-    found |= {act: best_of(partial(done, large, ACTS[act])) for act in ACTS}
-    dear = [act for act, played in found.items() if played.ms >= WORTH_A_LOOK_MS]
-    before = {MAKING: best_of(partial(made, build, less)).ms} if MAKING in dear else {}
-    quarter = built(build, less) if dear else large
-    before |= {act: best_of(partial(done, quarter, ACTS[act])).ms for act in dear if act in ACTS}
+    large, making = made(build, size)
+    acts = ACTS | (ACTS_ON_MANY if len(large.streams) >= MANY else {})
+    found = {MAKING: best_of(lambda: made(build, size)[1], making)}
+    found |= {act: best_of(partial(done, large, acts[act])) for act in acts}
+    dear = [act for act, played in found.items() if played.ms > LONG_MS]
+    before = dict[str, float]()
+    if dear:
+        quarter, making = made(build, size // QUARTER)
+        before = {act: best_of(partial(done, quarter, acts[act])).ms for act in dear if act in acts}
+        before[MAKING] = making.ms
     return [Cost(name, act, played, before.get(act)) for act, played in found.items()]
 
 
-def built(build: Build, size: int) -> World:
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        return runner.run(_built(build, size))
-
-
-async def _built(build: Build, size: int) -> World:
-    return await build(size)
-
-
-def best_of(play: Callable[[], Played]) -> Played:
+def best_of(play: Callable[[], Played], best: Played | None = None) -> Played:
     """Of a few tries, where it takes long."""
-    gc.collect()
-    gc.freeze()
-    best = _apart(play)
+    best = best or _apart(play)
     for _ in range(TRIES - 1):
-        if best.wrong or best.ms < WORTH_A_LOOK_MS:
+        if best.wrong or best.ms <= LONG_MS:
             break
         best = min(best, _apart(play))
     return best
@@ -145,40 +143,34 @@ def _apart(play: Callable[[], Played]) -> Played:
         ours.close()
 
 
-def made(build: Build, size: int) -> Played:
-    """What it takes until the stream is so large."""
+def made(build: Build, size: int) -> tuple[World, Played]:
+    """Until the stream is so large. Copies of the process write to none of it that they do not ask for."""
     gc.disable()
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        return runner.run(_made(build, size))
-
-
-async def _made(build: Build, size: int) -> Played:
     complaints = Complaints()
-    with complaints:
-        await build(size)
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, TimedLoop)
-    return Played(1000 * loop.longest_s, wrong="; ".join(complaints.said))
+    with asyncio.Runner(loop_factory=TimedLoop) as runner, complaints:
+        world = runner.run(build(size))
+        ms = longest_ms(runner)
+    world.begin_anew()
+    gc.collect()
+    gc.freeze()
+    return world, Played(ms, wrong="; ".join(complaints.said))
 
 
 def done(world: World, act: Act) -> Played:
-    gc.disable()
-    world.begin_anew()
-    with asyncio.Runner(loop_factory=TimedLoop) as runner:
-        return runner.run(_done(world, act))
-
-
-async def _done(world: World, act: Act) -> Played:
-    loop, wrong, outcome = asyncio.get_running_loop(), "", ""
-    assert isinstance(loop, TimedLoop)
-    loop.longest_s = 0.0
-    complaints = Complaints()
-    with complaints:
+    wrong, outcome, complaints = "", "", Complaints()
+    TimedLoop.page_s = page_s()
+    with asyncio.Runner(loop_factory=TimedLoop) as runner, complaints:
         try:
-            await act(world)
+            runner.run(act(world))
         except NothingThereError:
             outcome = "nothing there"
         except Exception:  # noqa: BLE001 - whatever it is, it must not be
             wrong = traceback.format_exc(-4)
-    wrong = wrong or "; ".join(complaints.said)
-    return Played(1000 * loop.longest_s, outcome or world.outcome, wrong)
+        ms = longest_ms(runner)
+    return Played(ms, outcome or world.outcome, wrong or "; ".join(complaints.said))
+
+
+def longest_ms(runner: asyncio.Runner) -> float:
+    loop = runner.get_loop()
+    assert isinstance(loop, TimedLoop)
+    return 1000 * loop.longest_s

@@ -5,23 +5,23 @@ it waits until all has come of it. It knows nothing of how the stream was made l
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from bench.reliability.abusive_frames import FAR, guarded_start, schema, stops
-from bench.reliability.growth_crowds import CALL
-from bench.reliability.growth_states import OPEN_CALL, adjust, amend, inject, result
+from bench.reliability.growth_crowds import CALL, OPEN_CALL
+from bench.reliability.growth_lives import PAUSE, RESUME, result
+from bench.reliability.growth_states import adjust, amend, inject
 from bench.reliability.growth_world import World
 from engine import api
 from midstream import protocol
 from midstream.protocol import Fork, Grammar, Guard, Message, Params
 
-Act = Callable[[World], Awaitable[None]]
+Act = Callable[[World], Coroutine[Any, Any, None]]
 
 ADOPTED = 64  # streams at once, which are built anew
 MANY = 4  # streams that are more than a few
 MOST_AT_ONCE = 16  # commands of a stream that its engine answers in one step
-PAUSE: protocol.StreamFrame = protocol.Pause(request_id="a")
-RESUME: protocol.StreamFrame = protocol.Resume(request_id="a")
 GUARDS = [Guard(**guard) for guard in guarded_start(FAR)["params"]["guards"]]
 
 
@@ -109,10 +109,6 @@ async def memory_taken(world: World) -> None:
     await world.rest()
 
 
-async def end_of_turn(world: World) -> None:
-    await world.end_turn()
-
-
 async def lose_engine(world: World) -> None:
     if not world.engine.lives:
         raise NothingThereError
@@ -128,10 +124,6 @@ async def steered_without_engine(world: World) -> None:
     await lose_engine(world)
     await world.steer(inject(), adjust(1), rewind(0), PAUSE)
     await world.new_engine()
-
-
-async def listener_gone(world: World) -> None:
-    await world.leave()
 
 
 async def gone_and_back(world: World) -> None:
@@ -172,7 +164,7 @@ async def cancelled_with_all_others(world: World) -> None:
 
 
 async def handed_over(world: World) -> None:
-    world.hub.hand_over(also_read=False)
+    await world.hub.hand_over(also_read=False)
     await asyncio.sleep(0)
     await world.rest()
 
@@ -192,11 +184,6 @@ async def memory_released(world: World) -> None:
 
 async def adopted(world: World) -> None:
     await world.be_adopted(protocol.Attach(request_id="a", after=-1))
-
-
-async def time_passed(world: World) -> None:
-    """All that waits for a time is due at once."""
-    await world.let_time_pass()
 
 
 # -- to all streams, of which there are many -------------------------------------------------------
@@ -322,7 +309,7 @@ ACTS: dict[str, Act] = {
     "attach elsewhere": taken_by_another,
     "attach in another epoch": said(protocol.Attach(request_id="a", after=5, epoch=3)),
     "go and come back": gone_and_back,
-    "go": listener_gone,
+    "go": World.leave,
     "read at last": read_at_last,
     "acknowledge": acknowledged,
     "cancel": said(protocol.Cancel(request_id="a")),
@@ -340,10 +327,14 @@ ACTS: dict[str, Act] = {
     "a call that begins": written(OPEN_CALL),
     "a thought": written("<think>x</think>"),
     "the end of an argument": written('"}}</tool_call>'),
-    "the end of the turn": end_of_turn,
+    "the end of the turn": World.end_turn,
     "the most tokens": length_reached,
     "the end, and who asks for it": ended_and_asked_for,
-    "time passes": time_passed,
+    "time passes": World.let_time_pass,
+}
+
+# Where there are many.
+ACTS_ON_MANY: dict[str, Act] = {
     "pause all": to_all(lambda name: protocol.Pause(request_id=name)),
     "adjust all": to_all(lambda name: protocol.Adjust(request_id=name, params=Params(temperature=0.3))),
     "inject into all": to_all(lambda name: protocol.Inject(request_id=name, tokens=[65, 66])),

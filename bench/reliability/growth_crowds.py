@@ -13,6 +13,7 @@ from midstream import protocol
 from midstream.protocol import Credit, Fork, Grammar, Guard, Params
 
 CALL = '<tool_call>{"name": "stop", "arguments": {}}</tool_call>'
+OPEN_CALL = '<tool_call>{"name": "find", "arguments": {"q": '
 ENOUGH = Credit(limit=1 << 20)
 READ_AT_ONCE = 16  # starts, whose texts may wait
 FEW_AT_ONCE = 100  # that end

@@ -71,6 +71,7 @@ class PlayedEngine:
     def __init__(self) -> None:
         self.lives = True
         self.keeping = Keeping()
+        self._dead: list[Keeping] = []
         self._known: dict[int, Known] = {}
         self._questions = deque[tuple[Hub, api.Adopt]]()
 
@@ -94,6 +95,8 @@ class PlayedEngine:
                     self._known[number].asked.append(command)
 
     def die(self) -> None:
+        """What it has kept goes with its process, and takes no time of the gateway's."""
+        self._dead.append(self.keeping)
         self.lives, self.keeping = False, Keeping()
         self._known.clear()
 

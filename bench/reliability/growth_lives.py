@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.reliability.abusive_frames import FAR, guarded_start, schema, stops
-from bench.reliability.growth_crowds import CALL
+from bench.reliability.growth_crowds import CALL, OPEN_CALL
 from bench.reliability.growth_world import PLAIN, WITH_CALLS, World
 from engine import api, toy_model
 from midstream import protocol
@@ -186,7 +186,7 @@ async def long_injections(n: int) -> World:
 
 
 async def long_injections_into_an_argument(n: int) -> World:
-    return await put_in(await written(GOES_ON, '<tool_call>{"name": "find", "arguments": {"q": "'), n)
+    return await put_in(await written(GOES_ON, OPEN_CALL + '"'), n)
 
 
 async def long_injections_that_are_guarded(n: int) -> World:
@@ -204,7 +204,7 @@ async def put_in(world: World, n: int) -> World:
 
 async def injection_not_read(n: int) -> World:
     """All of which its engine has, and of which the gateway has read nothing yet."""
-    world = await written(GOES_ON, '<tool_call>{"name": "find", "arguments": {"q": "')
+    world = await written(GOES_ON, OPEN_CALL + '"')
     await world.say(protocol.Inject(request_id="a", tokens=list(b"x" * n)))
     await world.answer()
     return world

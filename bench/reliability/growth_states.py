@@ -7,13 +7,14 @@ what is done to them then.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from bench.reliability import growth_lives as lives
 from bench.reliability.abusive_frames import FOUND, guarded_start, stops
 from bench.reliability.growth_crowds import (
     CALL,
+    OPEN_CALL,
     forks,
     generations,
     more_generations,
@@ -29,15 +30,13 @@ from bench.reliability.growth_crowds import (
     streams_with_much_to_read,
     streams_without_an_engine,
 )
+from bench.reliability.growth_lives import GOES_ON, WAITS, result, written
 from bench.reliability.growth_world import PLAIN, WITH_CALLS, World
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Grammar, Guard, Message, Params, Past, PastInject
 
-Build = Callable[[int], Awaitable[World]]
+Build = Callable[[int], Coroutine[Any, Any, World]]
 
-OPEN_CALL = '<tool_call>{"name": "find", "arguments": {"q": '
-WAITS: dict[str, Any] = WITH_CALLS | {"on_tool_call": "pause"}
-GOES_ON: dict[str, Any] = WITH_CALLS | {"on_tool_call": "continue"}
 LITTLE = "ab"
 FEW = 50  # calls of a stream that is large in something else
 
@@ -50,12 +49,6 @@ class State(NamedTuple):
 
 
 # -- what the model has written --------------------------------------------------------------------
-
-
-async def written(asked: dict[str, Any], text: str, **params: Any) -> World:
-    world = await World(asked, **params).begin()
-    await world.write(text)
-    return world
 
 
 async def text(n: int) -> World:
@@ -135,10 +128,6 @@ async def log_probabilities(n: int) -> World:
 
 
 # -- calls and their results -----------------------------------------------------------------------
-
-
-def result(call_id: str, content: str = "42") -> protocol.ToolResult:
-    return protocol.ToolResult(request_id="a", call_id=call_id, content=content)
 
 
 async def calls_that_wait(n: int) -> World:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import NamedTuple
 
 from engine import api
 from midstream import protocol
@@ -26,6 +28,7 @@ from realtime.hub.observers import Observer, StreamOrigin
 from realtime.hub.rebuilt_stream import RebuiltStream, Telling
 from realtime.hub.registry import LiveStream, StreamRegistry
 from realtime.hub.serving import Serving
+from realtime.hub.slices import Slices
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.stream_record import engine_key
@@ -37,6 +40,9 @@ from realtime.tenants.quota import Quotas
 log = logging.getLogger(__name__)
 
 SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that is asked
+# Of the building of streams, half a millisecond each, or of what is begun since nobody has it: very many may
+# be looked for at once.
+PIECES_A_TURN = 8
 
 
 def another_content(key: StreamKey) -> Refusal:
@@ -44,6 +50,13 @@ def another_content(key: StreamKey) -> Refusal:
         "request_conflict",
         f'Request "{key.request_id}" was started with other content: take another id.',
     )
+
+
+class Turn(NamedTuple):
+    """To do a piece of work for whoever pays."""
+
+    payer: int
+    begun: asyncio.Future[None]
 
 
 class Adoptions:
@@ -75,6 +88,10 @@ class Adoptions:
         self._keepers = keepers
         self._pool = pool
         self._window = window
+        self.closed = False  # whether nothing is taken over any more
+        self._turns = Slices[Turn](
+            _begin, most=PIECES_A_TURN, next_turn=_next_turn, owner=attrgetter("payer")
+        )
 
     def may_be_found(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Whether a frame may be for a stream that is elsewhere, and may have it from whoever listens to it
@@ -106,9 +123,11 @@ class Adoptions:
         start = start_digest(frame) if isinstance(frame, protocol.Start) else None
         if start == b"":
             return  # which would be taken for any stream of its name; it is refused
+        self._check_open()
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
             search = await self._keepers.search(number, engine_key(key), start)
+            await self._turn(listener)  # whatever becomes of it: engines answer many in one
             found = search.latest
             for other in search.found:
                 if other is not found:
@@ -188,6 +207,7 @@ class Adoptions:
             await self._tell(key.tenant, rebuilt, rebuilt.receive(news, self._clock()), listener)
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
+        self._check_open()
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
         entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         caller = listener.caller
@@ -201,6 +221,11 @@ class Adoptions:
         else:
             self._serving.lose(entry)
         self._live(entry, record.deadline - self._wall())
+
+    def _check_open(self) -> None:
+        """Who hands over all that others can adopt would end what came behind that."""
+        if self.closed:
+            raise Refusal("draining", "The server is going away and takes nothing over.", retry_after_ms=1000)
 
     async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
         """In its client's turn, as for a start."""
@@ -216,6 +241,22 @@ class Adoptions:
             if guards:  # as few in one turn as a frame has: others' texts wait for that
                 async with self._pool.turn(tenant, listener, guards_length(guards)):
                     await self._pool.run(rebuilt.make_patterns, guards)
-            await asyncio.sleep(0)
+            await self._turn(listener)
             began_s = time.thread_time()
         await listener.pay(time.thread_time() - began_s)
+
+    async def _turn(self, listener: Listener) -> None:
+        await asyncio.sleep(0)  # also where nobody else has anything built
+        begun = asyncio.get_running_loop().create_future()
+        self._turns.add([Turn(listener.payer.number, begun)])
+        await begun
+
+
+def _begin(turns: Iterable[Turn]) -> None:
+    for turn in turns:
+        if not turn.begun.done():  # nobody waits for it any more
+            turn.begun.set_result(None)
+
+
+def _next_turn(work: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_soon(work)

@@ -6,7 +6,7 @@ those who pay in turn. It does not know what is done then.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from realtime.hub.registry import LiveStream, Timer, weight_of_end
@@ -47,7 +47,7 @@ class Deadlines:
     def __init__(self, call_later: Callable[[float, Callable[[], None]], Timer]) -> None:
         self._call_later = call_later
         self._over = Slices(
-            self._act, most=OVER_A_TURN, next_turn=partial(call_later, 0), weight=_weight, owner=_payer
+            _act, most=OVER_A_TURN, next_turn=partial(call_later, 0), weight=_weight, owner=_payer
         )
 
     def after(self, delay_s: float, entry: LiveStream, act: Act) -> Timer:
@@ -55,14 +55,10 @@ class Deadlines:
         deadline.wait(self._call_later(delay_s, partial(self._over.add, (deadline,))))
         return deadline
 
-    def _act(self, some: list[Deadline]) -> None:
-        """Where one raises, those behind it have their turn yet."""
-        over = iter(some)
-        try:
-            for deadline in over:
-                deadline.act()
-        finally:
-            self._over.add(over)
+
+def _act(some: Iterator[Deadline]) -> None:
+    for deadline in some:
+        deadline.act()
 
 
 def _weight(deadline: Deadline) -> int:

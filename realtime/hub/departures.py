@@ -7,7 +7,7 @@ Of a thousand streams each turn of the event loop some are brought in order, or 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ class Departures:
         if (left := self.left.get(stream)) is not None:
             self._leave([left])
 
-    def _leave(self, some: list[Left]) -> None:
+    def _leave(self, some: Iterable[Left]) -> None:
         with self._waking() as wake:
             for one in some:
                 if one.stream is None:

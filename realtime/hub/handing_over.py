@@ -1,24 +1,28 @@
 """The handing over of streams to other gateways: one that has come to another by its client, as its engine
 says, and all that others may adopt where this server goes.
 
-Whoever reads one here hears that it is gone; what was asked of it and has no answer yet is answered there. It
-knows neither frames nor where streams go.
+Whoever reads one here hears that it is gone; what was asked of it and has no answer yet is answered there. Of
+all of them each turn of the event loop some are handed over. It knows neither frames nor where streams go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from engine import api
 from realtime.hub.departures import Departures
 from realtime.hub.keepers import KeptAnswer
 from realtime.hub.listener import Listener
 from realtime.hub.observers import Observer
-from realtime.hub.registry import LiveStream, StreamRegistry
+from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
+from realtime.hub.slices import Slices
 from realtime.hub.subscriptions import Subscriptions
 from realtime.stream.stream import Stream
+
+HANDED_OVER_A_TURN = 64  # streams
 
 
 class HandingOver:
@@ -30,6 +34,7 @@ class HandingOver:
         departures: Departures,
         observer: Observer,
         note_if_empty: Callable[[], None],
+        call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         self._registry = registry
         self._subscriptions = subscriptions
@@ -37,6 +42,7 @@ class HandingOver:
         self._departures = departures
         self._observer = observer
         self._note_if_empty = note_if_empty
+        self._next_turn = partial(call_later, 0)
 
     def receive(self, engine: ServingEngine, answer: KeptAnswer) -> None:
         """What an engine says of a stream that it keeps, or kept, for us."""
@@ -56,10 +62,24 @@ class HandingOver:
             listener.lose(entry.stream)
             self._observer.refused("request_taken", listener.caller)
 
-    def leave_all(self, *, also_read: bool) -> None:
+    def leave_all(self, *, also_read: bool) -> Slices[LiveStream]:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
-        what somebody does, who hears of it."""
-        for entry in self._registry.entries:
+        what somebody does, who hears of it. Returns those that wait for their turn."""
+        leave = partial(self._leave, also_read=also_read)
+        leaving = Slices(leave, most=HANDED_OVER_A_TURN, next_turn=self._next_turn, weight=_weight)
+        leaving.add(dict.fromkeys([*self._just_left(), *self._registry.entries]))
+        return leaving
+
+    def _just_left(self) -> Iterable[LiveStream]:
+        """In the order in which they are brought in order meanwhile: there may be no room for all of them
+        that nobody reads, and what is handed over takes none."""
+        numbers = (stream.number for stream in self._departures.left)
+        return filter(None, map(self._registry.by_number, numbers))
+
+    def _leave(self, some: Iterable[LiveStream], *, also_read: bool) -> None:
+        for entry in some:
+            if self._registry.by_number(entry.stream.number) is not entry:  # it is no more, or another's
+                continue
             reader = self._subscriptions.listener_of(entry.stream)
             if entry.engine is None or not entry.may_be_adopted or (reader and not also_read):
                 continue
@@ -82,3 +102,7 @@ class HandingOver:
         self._observer.moved(stream)
         self._note_if_empty()
         return listener
+
+
+def _weight(entry: LiveStream) -> int:
+    return weight_of_end(entry.stream)

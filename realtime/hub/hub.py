@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from msgspec.structs import replace
@@ -179,6 +179,7 @@ class Hub:
             self._departures,
             observer,
             self.note_if_empty,
+            self._call_later,
         )
         self._starter = StreamStarter(
             self._quotas,
@@ -319,17 +320,21 @@ class Hub:
         self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
 
-    def hand_over(self, *, also_read: bool) -> None:
+    async def hand_over(self, *, also_read: bool) -> None:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
-        what somebody does, who hears of it."""
+        what somebody does, who hears of it, and nothing comes here from elsewhere any more. Of many each turn
+        some."""
         self._shares.withdraw()
-        self._handing_over.leave_all(also_read=also_read)
+        self._adoptions.closed = also_read
+        leaving = self._handing_over.leave_all(also_read=also_read)
+        while any(leaving):  # noqa: ASYNC110 - each turn hands some over
+            await asyncio.sleep(0)
 
     def cancel_all(self, of: Callable[[LiveStream], bool] = lambda entry: True) -> None:
         """All such streams; of many each turn some."""
         self._cancelling.add(entry for entry in self._registry.entries if of(entry))
 
-    def _cancel(self, some: list[LiveStream]) -> None:
+    def _cancel(self, some: Iterable[LiveStream]) -> None:
         with self._waking() as wake:
             for entry in some:
                 if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's

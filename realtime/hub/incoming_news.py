@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -163,23 +163,25 @@ class IncomingNews:
             if moved:
                 self._count(computed, {steps[0].engine: moved})
 
-    def _take_in(self, some: list[StreamNews]) -> None:
+    def _take_in(self, some: Iterator[StreamNews]) -> None:
         computed: defaultdict[str, int] = defaultdict(int)
         moved: defaultdict[ServingEngine, list[Stream]] = defaultdict(list)
         later: list[StreamNews] = []
         with self._waking() as wake:
-            for one in some:
-                entry = self._take_in_one(one, later)
-                if entry is None:
-                    continue
-                news = one.news
-                computed[entry.key.tenant] += tokens_computed(news)
-                if moves(news):
-                    moved[one.step.engine].append(entry.stream)
-                wake(entry.stream)
-            for one in reversed(later):
-                self._lines.more(one)
-            self._count(computed, moved)
+            try:
+                for one in some:
+                    entry = self._take_in_one(one, later)
+                    if entry is None:
+                        continue
+                    news = one.news
+                    computed[entry.key.tenant] += tokens_computed(news)
+                    if moves(news):
+                        moved[one.step.engine].append(entry.stream)
+                    wake(entry.stream)
+            finally:
+                for one in reversed(later):
+                    self._lines.more(one)
+                self._count(computed, moved)
 
     def _count(self, computed: Mapping[str, int], moved: Mapping[ServingEngine, list[Stream]]) -> None:
         """Tokens for each tenant, and streams of each engine that have moved."""

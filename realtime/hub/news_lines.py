@@ -63,7 +63,7 @@ class _Waiting(Struct, eq=False):
 class NewsLines:
     def __init__(
         self,
-        take_in: Callable[[list[StreamNews]], None],
+        take_in: Callable[[Iterator[StreamNews]], None],
         told: Callable[[StepNews], None],
         weighed: Callable[[StepNews, api.News], StreamNews],
         *,
@@ -99,9 +99,11 @@ class NewsLines:
             step.left = len(step.output.news)
             for one in [self._weighed(step, news) for news in step.output.news]:
                 (dear if self._stand(one) is self._dear else plain).append(one)
-        self._plain.add(plain)
-        self._dear.add(dear)
-        self._tell_steps()
+        try:
+            self._plain.add(plain)
+        finally:
+            self._dear.add(dear)
+            self._tell_steps()
 
     def more(self, one: StreamNews) -> None:
         """More of what is being taken in, before all that comes behind it. Its step is not waited for."""
@@ -128,9 +130,14 @@ class NewsLines:
         one.payer = waiting.payer
         return waiting
 
-    def _take_in_plain(self, some: list[StreamNews]) -> None:
-        now: list[StreamNews] = []
+    def _take_in_plain(self, some: Iterator[StreamNews]) -> None:
         dear: list[StreamNews] = []
+        try:
+            self._take_in(self._plain_of(some, dear))
+        finally:
+            self._dear.add(dear)
+
+    def _plain_of(self, some: Iterator[StreamNews], dear: list[StreamNews]) -> Iterator[StreamNews]:
         for one in some:
             waiting = self._waiting[one.news.stream]
             waiting.plain -= 1
@@ -138,25 +145,27 @@ class NewsLines:
                 waiting.dear += 1
                 dear.append(one)
             else:
-                now.append(one)
-        self._take_in(now)
-        self._dear.add(dear)
+                yield one
 
-    def _take_in_dear(self, some: list[StreamNews]) -> None:
-        """What is to wait holds up neither others' news nor the steps behind it."""
-        now: list[StreamNews] = []
+    def _take_in_dear(self, some: Iterator[StreamNews]) -> None:
+        self._take_in(self._paid_of(some))
+
+    def _paid_of(self, some: Iterator[StreamNews]) -> Iterator[StreamNews]:
+        """What is to wait holds up neither others' news nor the steps behind it; of each stream that is asked
+        once."""
+        paid = set[int]()
         for one in some:
             stream = one.news.stream
             if stream in self._held:
                 self._hold(one)
-            elif wait_s := self._wait_s(stream):
+            elif stream not in paid and (wait_s := self._wait_s(stream)):
                 self._held[stream] = []
                 self._hold(one)
                 self._call_later(wait_s, partial(self._let_go, stream))
             else:
+                paid.add(stream)
                 self._waiting[stream].dear -= 1
-                now.append(one)
-        self._take_in(now)
+                yield one
 
     def _hold(self, one: StreamNews) -> None:
         one.step.left -= 1
@@ -166,15 +175,18 @@ class NewsLines:
         for one in reversed(self._held.pop(stream, [])):
             self._dear.first(one)
 
-    def _take_in(self, some: list[StreamNews]) -> None:
-        for one in some:
-            one.step.left -= 1
-            waiting = self._waiting.get(one.news.stream)
-            if waiting is not None and not (waiting.dear or waiting.plain):
-                del self._waiting[one.news.stream]
-        if some:
-            self._tell_streams(some)
-        self._tell_steps()
+    def _take_in(self, some: Iterator[StreamNews]) -> None:
+        try:
+            self._tell_streams(map(self._taken, some))
+        finally:
+            self._tell_steps()
+
+    def _taken(self, one: StreamNews) -> StreamNews:
+        one.step.left -= 1
+        waiting = self._waiting[one.news.stream]
+        if not (waiting.dear or waiting.plain):
+            del self._waiting[one.news.stream]
+        return one
 
     def _tell_steps(self) -> None:
         while self._steps and not self._steps[0].left:

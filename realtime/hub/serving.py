@@ -7,7 +7,7 @@ frames nor what engines say of streams.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from engine import api
@@ -130,19 +130,27 @@ class Serving:
         """Its engine is gone."""
         self._lose([entry])
 
-    def _lose(self, some: list[LiveStream]) -> None:
-        lost = [entry for entry in some if entry.engine is not None and entry.engine.is_lost]
-        for entry in lost:
+    def _lose(self, some: Iterable[LiveStream]) -> None:
+        told = list[LiveStream]()
+        try:
+            self._tell_lost(self._lost_now(some, told))
+        finally:
+            for name in {entry.stream.model.name: None for entry in told}:
+                self._submissions[name].place(entry for entry in told if entry.stream.model.name == name)
+            for entry in told:
+                self.await_model(entry)
+
+    def _lost_now(self, some: Iterable[LiveStream], told: list[LiveStream]) -> Iterator[LiveStream]:
+        for entry in some:
+            if entry.engine is None or not entry.engine.is_lost:
+                continue
             if entry.stream.reads_injected:  # it hears of that behind it: or it would read all of it now
                 entry.once_read.append(partial(self.lose, entry))
-        lost = [entry for entry in lost if not entry.stream.reads_injected]
-        self._tell_lost(lost)
-        for name in {entry.stream.model.name: None for entry in lost}:
-            self._submissions[name].place(entry for entry in lost if entry.stream.model.name == name)
-        for entry in lost:
-            self.await_model(entry)
+            else:
+                told.append(entry)
+                yield entry
 
-    def _tell_lost(self, lost: list[LiveStream]) -> None:
+    def _tell_lost(self, lost: Iterable[LiveStream]) -> None:
         with self._waking() as wake:
             for entry in lost:
                 entry.engine = None
@@ -164,11 +172,11 @@ class Serving:
         """It could not be loaded. Of many each turn some are told."""
         self._failing.add(self.of_model(model).waiting)
 
-    def _fail_unloaded(self, some: list[LiveStream]) -> None:
-        waiting = [entry for entry in some if entry.engine is None]  # else it is loaded by now
+    def _fail_unloaded(self, some: Iterable[LiveStream]) -> None:
+        waiting = (entry for entry in some if entry.engine is None)  # else it is loaded by now
         self._fail(waiting, "the model could not be loaded")
 
-    def _fail(self, entries: list[LiveStream], why: str) -> None:
+    def _fail(self, entries: Iterable[LiveStream], why: str) -> None:
         with self._waking() as wake:
             for entry in entries:
                 entry.stream.fail(why, self._clock())

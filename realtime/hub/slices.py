@@ -1,8 +1,9 @@
 """Slices: work on many things, so many in one turn of the event loop that others have theirs in between.
 
 What is added later is done later, of one owner's things: of several, each has one in turn, so that nobody's
-few wait behind a crowd of another's. Pure: whoever makes one says how a later turn is come by. It does not
-know what the work is.
+few wait behind a crowd of another's. Work takes them one by one: what it has not come to where it fails waits
+for the next turn. Pure: whoever makes one says how a later turn is come by. It does not know what the work
+is.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _nobody(thing: object) -> Hashable:
 class Slices(Generic[T]):
     def __init__(
         self,
-        work: Callable[[list[T]], None],
+        work: Callable[[Iterator[T]], None],
         *,
         most: int,
         next_turn: Callable[[Callable[[], None]], object],
@@ -89,20 +90,19 @@ class Slices(Generic[T]):
     def _go_on(self) -> None:
         self._works = True
         try:
-            if some := self._slice():
-                self._work(some)
+            if self._waiting and self._done < self._most:
+                self._work(self._slice())
         finally:
             self._works = False
             if self._waiting or self._done >= self._most:
                 self._expect_turn()
 
-    def _slice(self) -> list[T]:
-        taken: list[T] = []
+    def _slice(self) -> Iterator[T]:
         while self._waiting and self._done < self._most:
             owner, line = next(iter(self._waiting.items()))
-            taken.append(line.popleft())
-            self._done += self._weight(taken[-1])
+            thing = line.popleft()
             del self._waiting[owner]
             if line:
                 self._waiting[owner] = line
-        return taken
+            self._done += self._weight(thing)
+            yield thing

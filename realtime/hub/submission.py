@@ -167,29 +167,30 @@ class Submission:
     def place(self, entries: Iterable[LiveStream]) -> None:
         """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
         Who is suspected waits. Of many each turn some are looked for in what engines hold."""
-        free = self._free(entries)
+        free = list(self._free(entries))
         free.sort(key=lambda entry: (not entry.stream.wants_tokens, len(entry.stream.context)))
         self._placing.add(free)
 
-    def _place(self, entries: list[LiveStream]) -> None:
+    def _place(self, entries: Iterable[LiveStream]) -> None:
         given = list[Given]()
-        for entry in self._free(dict.fromkeys(entries)):  # some were to be placed before, and again since
-            stream = entry.stream
-            engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
-            if engine is None:
-                break
-            if stream.needs_compute:
-                self._recovery.given(engine.number, [stream.number])
-            given.append(self._assign(engine, entry))
-        self._slices.add(given)
+        try:
+            for entry in self._free(entries):
+                stream = entry.stream
+                engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
+                if engine is None:
+                    continue
+                if stream.needs_compute:
+                    self._recovery.given(engine.number, [stream.number])
+                given.append(self._assign(engine, entry))
+        finally:
+            self._slices.add(given)
 
-    def _free(self, entries: Iterable[LiveStream]) -> list[LiveStream]:
+    def _free(self, entries: Iterable[LiveStream]) -> Iterator[LiveStream]:
+        """Each as it is looked at: some were to be placed before, and again since."""
         suspects = self._recovery.suspects
-        return [
-            entry
-            for entry in entries
-            if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects
-        ]
+        for entry in entries:
+            if entry.engine is None and not entry.stream.concluded and entry.stream.number not in suspects:
+                yield entry
 
     def _try_among_others(self) -> None:
         """No engine has come on which suspects could be tried apart."""
@@ -257,15 +258,17 @@ class Submission:
         history = 0 if stream.keeping is None else stream.keeping.history_bytes // HISTORY_BYTES
         return STREAM_TOKENS + len(stream.context) + history
 
-    def _submit(self, given: list[Given]) -> None:
-        for engine, number in given:
-            entry = self._registry.by_number(number)
-            if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
-                first = entry.stream.paused == "loading"
-                self._submit_one(entry.stream, engine, engine.decodes and not first)
-                if not first:
-                    self._observer.retried(entry.stream, "engine")
-        self._flush()
+    def _submit(self, given: Iterable[Given]) -> None:
+        try:
+            for engine, number in given:
+                entry = self._registry.by_number(number)
+                if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
+                    first = entry.stream.paused == "loading"
+                    self._submit_one(entry.stream, engine, engine.decodes and not first)
+                    if not first:
+                        self._observer.retried(entry.stream, "engine")
+        finally:
+            self._flush()
 
 
 def _names(context: Context, tenant: int, block: int) -> Iterator[bytes]:

@@ -32,10 +32,12 @@ class Waking:
     @contextmanager
     def __call__(self) -> Iterator[Wake]:
         woken = _Woken(self._subscriptions.listener_of, self._retire)
-        yield woken.wake
-        for listener in woken.listeners:
-            listener.flush()
-        self._flush()
+        try:
+            yield woken.wake
+        finally:  # where one fails, those before it have moved all the same
+            for listener in woken.listeners:
+                listener.flush()
+            self._flush()
 
 
 class _Woken:

@@ -14,7 +14,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -137,10 +137,12 @@ class Connection:
         self._open_connections = open_connections
         self._observer = observer
         self._read_acks = ReadAcks(limits.ack_every)
-        self._read = Slices(self._acknowledge, most=READ_A_TURN, next_turn=self._in_a_turn_of_its_own)
+        next_turn = self._in_a_turn_of_its_own
+        self._read = Slices[ReadPosition](self._acknowledge, most=READ_A_TURN, next_turn=next_turn)
         self._live: set[Stream] = set()
         # By request_id, how often asked for, while their text is tokenized, or they are looked for.
         self._coming = Counter[str]()
+        self._handed_over = set[str]()  # request_ids: nothing about these is answered here any more
         self._woken: dict[Stream, None] = {}
         self._replies: list[bytes] = []  # what belongs to no stream's history
         self._reply_bytes = 0
@@ -258,6 +260,8 @@ class Connection:
                 self._send(protocol.Pong(ref=frame.ref))
             case protocol.Replace(session_id=session_id):
                 self._replace(session_id)
+            case _ if frame.request_id in self._handed_over:
+                pass  # it is said again where that goes on, as what has no answer yet
             case _:
                 if isinstance(frame, protocol.Start):
                     frame.traceparent = frame.traceparent or self._traceparent
@@ -284,7 +288,7 @@ class Connection:
             return
         self._read.add(self._read_acks.receive_pong(payload))
 
-    def _acknowledge(self, some: list[ReadPosition]) -> None:
+    def _acknowledge(self, some: Iterable[ReadPosition]) -> None:
         """Of streams that are still read here."""
         for read in some:
             if self._hub.listener_of(read.stream) is self:
@@ -321,12 +325,16 @@ class Connection:
         return all(stream.outlives_us for stream in self._live)
 
     def forget(self, stream: Stream) -> None:
+        self._leave_out(stream)
+        self._handed_over.add(stream.request_id)
+
+    def _leave_out(self, stream: Stream) -> None:
         self._live.discard(stream)
         self._woken.pop(stream, None)
         self._read_acks.forget(stream)
 
     def lose(self, stream: Stream) -> None:
-        self.forget(stream)
+        self._leave_out(stream)
         taken = Refusal("request_taken", f'Request "{stream.request_id}" is another connection\'s now.')
         self._send(taken.event(stream.request_id))
 

@@ -307,6 +307,41 @@ async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
     await asyncio.gather(*crowd)
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_of_a_crowd_that_is_looked_for_few_go_on_in_a_turn_and_nobody_waits_for_anothers(
+    monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    monkeypatch.setattr("realtime.hub.adoptions.PIECES_A_TURN", 2)
+    here, (_, journal) = SimulatedServer(SIZE, keeps=True), await a_journal()
+    found, gone_on = Found(here.hub.serving.engines[0], journal, []), list[int]()
+
+    async def searched(number: int, name: bytes, start: bytes | None) -> Search:
+        search = Search([], doubtful=False)
+        search.found += [found] if is_there else []
+        return search
+
+    def build(number: int, *asked: Any, **known: Any) -> RebuiltStream:
+        gone_on.append(number)
+        return RebuiltStream(number, *asked, **known)
+
+    async def look_for(tenant: str, number: int) -> None:
+        key, frame = StreamKey(tenant, str(number)), protocol.Attach(request_id=str(number), after=-1)
+        await here.hub._adoptions.find(key, frame, RecordingListener(here, tenant))
+        if not is_there:
+            gone_on.append(number)
+
+    monkeypatch.setattr(here.hub._keepers, "search", searched)
+    monkeypatch.setattr(here.hub._keepers, "close", lambda number: None)
+    monkeypatch.setattr("realtime.hub.adoptions.RebuiltStream", build)
+    wanted = [*(("crowd", number) for number in range(10)), ("other", 10)]
+    looking = [asyncio.create_task(look_for(*one)) for one in wanted]
+    for so_far in ([], [0, 1], [0, 1], [0, 1, 2, 10]):
+        await asyncio.sleep(0)
+        assert gone_on == so_far
+    await asyncio.gather(*looking)
+    assert sorted(gone_on) == list(range(11))
+
+
 async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

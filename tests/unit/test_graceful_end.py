@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import signal
 import socket
 from functools import partial
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from engine import api
 from midstream import protocol
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
@@ -23,6 +26,7 @@ from realtime.transport.http_protocol import HttpLimits, TimedHttpProtocol, prot
 from realtime.websocket.connection import Connection, ConnectionLimits
 from realtime.work_ledger import PayerWork
 from tests.fakes.fake_websocket import FakeWebSocket
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import SIZE, endless, start
 from tests.fakes.simulated_server import SimulatedServer
 from tests.server.asgi_app_server import Receive, Scope, Send
@@ -102,18 +106,23 @@ async def test_whoever_hears_that_it_serves_may_end_it_at_once() -> None:
     assert heard.is_set()
 
 
-async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over() -> None:
-    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short."""
+async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was to end here, and whoever asks again elsewhere, as it is told to, would find it cut short. What
+    ends here waits until the turn of all that does not has come."""
+    monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 1)
     server = SimulatedServer(SIZE, keeps=True)
     answers = {
         name: HttpListener(server.hub, Caller("http", tenant="tenant"), PayerWork(), keeps_events=False)
-        for name in ("continue", "cancel")
+        for name in ("cancel", "continue")
     }
     for name, answer in answers.items():
         server.hub.receive_frame("tenant", start(name, on_disconnect=name), answer)
-    kept, cancelled = server.hub.streams
+    cancelled, kept = server.hub.streams
     ending = asyncio.create_task(_ended(server.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
     while not cancelled.ended:
+        server.clock.advance(0)
         server.tick()
         await asyncio.sleep(0)
     await ending
@@ -121,6 +130,38 @@ async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace
     failure = answers["continue"].failure
     assert failure is not None
     assert failure.event().retryable
+
+
+async def test_what_is_looked_for_elsewhere_when_the_grace_is_over_stays_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would come behind what is handed over, and be cancelled with what ends here, or come behind that."""
+    monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 1)
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
+    RecordingListener(there).send(endless("there", on_disconnect="continue"))
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    listener = RecordingListener(here)
+    for name in ("here", "here too"):
+        listener.send(endless(name, on_disconnect="continue"))
+    here.tick()
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener.send(protocol.Attach(request_id="there", after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    ending = asyncio.create_task(_ended(here.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
+    while not listener.lost:
+        here.clock.advance(0)
+        await asyncio.sleep(0)
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    while not ending.done():
+        here.clock.advance(0)
+        await asyncio.sleep(0)
+    await ending
+    assert listener.lost == ["here", "here too"]
+    assert listener.error().code == "draining"
+    assert api.Disown(number) in itertools.chain.from_iterable(here.down)
 
 
 async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
@@ -243,6 +284,33 @@ async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
     await asyncio.wait_for(ending, 30)
     assert connection.gone
     assert not goes_on.ended
+
+
+async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here() -> None:
+    """Its connection stays until another stream has ended; where the first goes on, it is said again."""
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    for name in ("continue", "cancel"):
+        hub.receive_frame("a", endless(name, on_disconnect=name), connection)
+    peer.closed.set()
+    endpoints = SimpleNamespace(open={"a": connection})
+    ending = asyncio.create_task(_ended(hub, endpoints, grace_s=0, hands_over=True))
+    reading = asyncio.create_task(connection.read())
+    while len(hub.streams) > 1:
+        server.clock.advance(0)
+        await asyncio.sleep(0)
+    for name in ("continue", "cancel"):
+        said = f'{{"type": "pause", "request_id": "{name}", "ref": "{name}"}}'
+        peer.said.put_nowait({"type": "", "text": said})
+    await peer.said.join()
+    while hub.streams:
+        server.tick()
+    await asyncio.wait_for(ending, 30)
+    reading.cancel()
+    refs = [json.loads(heard).get("ref") for heard in peer.heard]
+    assert ("continue" in refs, "cancel" in refs) == (False, True)
 
 
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Message, Params
 from realtime.hub.hub import LONG_TEXT
@@ -229,6 +230,22 @@ def test_of_all_that_are_cancelled_some_end_in_each_turn(monkeypatch: pytest.Mon
     assert [stream.request_id for stream in server.hub.streams] == ["b", "c"]
     server.clock.advance(0)
     assert not server.hub.streams
+
+
+def test_where_one_fails_those_before_and_behind_it_are_cancelled_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, reader = opened()
+    for name in "abc":
+        reader.send(start(name, credit=Credit(limit=0)))
+    rest(server)
+    monkeypatch.setattr(server.hub.streams[1], "cancel", lambda now, step: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        server.hub.cancel_all()
+    assert [type(command) for said in server.down for command in said] == [api.Cancel]
+    server.clock.advance(0)
+    rest(server)
+    assert [stream.request_id for stream in server.hub.streams] == ["b"]
 
 
 def test_a_listener_that_stalls_delays_nobody() -> None:

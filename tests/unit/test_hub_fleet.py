@@ -174,6 +174,24 @@ def test_who_is_tried_elsewhere_before_it_was_told_that_its_engine_is_gone_stays
     assert not server.hub.serving.engines[tried].streams
 
 
+def test_where_one_that_has_lost_its_engine_fails_the_others_go_on_elsewhere_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE, engines=2)
+    listener = RecordingListener(server)
+    server.kill_engine(1)
+    for name in "abc":
+        listener.send(start(name, params=SHORT, credit=PLENTY))
+    ticks(server, 5)
+    server.revive_engine(number=1)
+    monkeypatch.setattr(stream_of(server, "b"), "lose_engine", lambda now: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        server.kill_engine(0)
+    server.clock.advance(0)
+    ticks(server, 60)
+    assert finals(listener) == dict.fromkeys("abc", "length")
+
+
 def test_what_was_asked_meanwhile_is_done_where_it_goes_on(
     server: SimulatedServer, listener: RecordingListener
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ from tests.fakes.simulated_client import (
     settled,
     start,
 )
-from tests.fakes.simulated_server import SimulatedServer
+from tests.fakes.simulated_server import EngineSize, SimulatedServer
 from tests.fakes.work_clock import a_millisecond_a_piece
 
 SHORT = Params(max_tokens=3, ignore_eos=True)
@@ -196,7 +198,7 @@ def test_whoever_cancels_and_does_not_listen_has_no_part_in_what_another_gateway
     assert built.final.ref is None
 
 
-def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -> None:
+async def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -> None:
     server = SimulatedServer(SIZE, keeps=True)
     listener = RecordingListener(server)
     for name in "ab":
@@ -204,14 +206,14 @@ def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_here() -
     server.tick()
     given_up, kept = server.hub.streams
     server.hub.receive_answer(0, api.Kept(given_up.number, whole=False))
-    server.hub.hand_over(also_read=True)
+    await server.hub.hand_over(also_read=True)
     assert server.hub.streams == [given_up]
     assert listener.lost == [kept.request_id]
     rest(server)
     assert given_up.ended
 
 
-def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tenant's streams that nobody reads hold too much: this server's end has to go on all the same."""
     monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 1)
     server = SimulatedServer(SIZE, keeps=True, stream_memory=12_000)
@@ -224,11 +226,75 @@ def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.Mo
         rest(server)
     listener.leave()
     assert all(stream.concluded for stream in server.hub.streams)
-    server.hub.hand_over(also_read=False)
+    await server.hub.hand_over(also_read=False)
     assert [stream.request_id for stream in server.hub.streams] == ["stays"]
 
 
-def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it(
+async def test_what_its_listener_has_just_left_is_handed_over_before_many_more_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There may be no room for all of them while nobody reads them: some would be ended."""
+    for turn in ("departures.LEFT_A_TURN", "handing_over.HANDED_OVER_A_TURN"):
+        monkeypatch.setattr(f"realtime.hub.{turn}", 2)
+    server = SimulatedServer(
+        EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=24), keeps=True, max_detached=4
+    )
+    listeners = [RecordingListener(server) for _ in range(2)]
+    for name in range(24):
+        listeners[name % 2].send(endless(str(name), on_disconnect="continue"))
+    rest(server)
+    for listener in listeners:
+        listener.leave()
+    handing_over = asyncio.create_task(server.hub.hand_over(also_read=False))
+    while not handing_over.done():
+        await asyncio.sleep(0)
+        server.clock.advance(0)
+    assert server.hub.streams == []
+    assert not [said for said in itertools.chain.from_iterable(server.down) if isinstance(said, api.Cancel)]
+
+
+async def test_of_many_some_are_handed_over_in_each_turn_but_what_has_ended_or_has_gone_before_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another stream may have its name by then."""
+    monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 2)
+    server = SimulatedServer(EngineSize(kv_tokens=4096, block=16, step_tokens=4096), keeps=True)
+    listener = RecordingListener(server)
+    for name in "abcde":
+        listener.send(endless(name, on_disconnect="continue"))
+    rest(server)
+    left = server.hub.streams
+    handing_over = asyncio.create_task(server.hub.hand_over(also_read=True))
+    await asyncio.sleep(0)
+    assert [stream.request_id for stream in server.hub.streams] == ["c", "d", "e"]
+    server.hub.receive_answer(0, api.Moved(left[3].number))
+    listener.send(protocol.Cancel(request_id="c"))
+    rest(server)
+    while not handing_over.done():
+        server.clock.advance(0)
+        await asyncio.sleep(0)
+    assert server.hub.streams == []
+    assert [stream.request_id for stream in left if not stream.ended] == ["a", "b", "d", "e"]
+    assert listener.lost == ["a", "b", "d", "e"]
+
+
+def test_where_one_that_is_left_fails_those_behind_it_are_brought_in_order_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    rest(server)
+    monkeypatch.setattr(server.hub.streams[1], "detach", lambda now, step: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        listener.leave()
+    server.clock.advance(0)
+    rest(server)
+    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+
+
+async def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor is it where that is not told yet of all whom a lost engine had: nobody keeps it."""
@@ -239,7 +305,7 @@ def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it
         listener.send(start(request_id=name, params=SHORT, on_disconnect="continue"))
     server.tick()
     server.kill_engine()
-    server.hub.hand_over(also_read=True)
+    await server.hub.hand_over(also_read=True)
     assert [stream.request_id for stream in server.hub.streams] == ["a", "b"]
     assert listener.lost == []
 

@@ -4,7 +4,7 @@ in their order, whatever becomes dear in between."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import pytest
@@ -33,6 +33,7 @@ class Taker:
         self.turns = list[Callable[[], None]]()
         self.later = list[Callable[[], None]]()
         self.waits: dict[int, float] = {}  # streams of which nothing is to be taken in
+        self.failing = set[int]()
         self.step = 0
         self.goes = 0  # in which it was told
         self.lines = NewsLines(
@@ -62,9 +63,11 @@ class Taker:
         self.steps += came
         self.lines.add(came)
 
-    def take_in(self, some: list[StreamNews]) -> None:
+    def take_in(self, some: Iterable[StreamNews]) -> None:
         self.goes += 1
         for one in some:
+            if one.news.stream in self.failing:
+                raise ValueError(one.news.stream)
             if one.step in self.steps:  # else it is more of one
                 self.taken.append((one.news.stream, one.step.output.step))
             else:
@@ -180,6 +183,19 @@ def test_what_is_to_wait_holds_up_nobody_and_comes_in_its_order() -> None:
     assert [one.step.output.step for one in taker.held_back] == [1, 2, 3]
     assert taker.taken[-1] == (100, 4)
     assert not taker.later
+
+
+@pytest.mark.parametrize("failing", [1, 101])
+def test_where_one_fails_those_behind_it_are_taken_in_all_the_same(failing: int) -> None:
+    taker = Taker()
+    taker.failing = {failing}
+    with pytest.raises(ValueError, match=str(failing)):
+        taker.add(1, 100, 2, 101, 3, 102)
+    while taker.turns:
+        taker.turn()
+    assert {stream for stream, _ in taker.taken} == {1, 2, 3, 100, 101, 102} - {failing}
+    assert taker.told == [1]
+    assert taker.lines.empty
 
 
 def test_what_waits_can_be_looked_at() -> None:

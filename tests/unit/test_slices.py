@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -18,10 +19,12 @@ class Turns:
         self.done: list[list[int]] = []
         self.slices = Slices[int](self._work, most=most, next_turn=self.asked.append, weight=abs)
 
-    def _work(self, some: list[int]) -> None:
-        self.done.append(some)
-        if -1 in some:
-            raise ValueError("of -1")
+    def _work(self, some: Iterable[int]) -> None:
+        self.done.append([])
+        for number in some:
+            self.done[-1].append(number)
+            if number == -1:
+                raise ValueError("of -1")
 
     def pass_on(self) -> None:
         while self.asked:
@@ -73,13 +76,16 @@ def test_all_can_be_done_now_or_never() -> None:
     assert turns.done[3:] == [[4]]
 
 
-def test_what_fails_keeps_nobody_behind_it_from_having_a_turn() -> None:
-    turns = Turns(most=1)
-    turns.slices.add([1, -1, 2])
+@pytest.mark.parametrize("most", [1, 3])
+def test_what_fails_keeps_nobody_behind_it_from_having_a_turn(most: int) -> None:
+    """Nor who was to have the same."""
+    turns = Turns(most)
+    turns.slices.first(1)
+    turns.slices.add([-1, 2, 3])
     with pytest.raises(ValueError, match="of -1"):
         turns.pass_on()
     turns.pass_on()
-    assert turns.done[-1] == [2]
+    assert list(itertools.chain(*turns.done)) == [1, -1, 2, 3]
 
 
 def test_what_comes_first_has_a_turn_too_where_nothing_else_waits() -> None:
