@@ -55,7 +55,8 @@ EOS = api.Finish("eos")
 
 
 def lone(**asked: Any) -> LoneStream:
-    return LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="continue", asked=ASKED | asked)
+    credit = asked.pop("credit", Credit(limit=2000))
+    return LoneStream(model=MODEL, credit=credit, on_disconnect="continue", asked=ASKED | asked)
 
 
 def told(text: str = TEXT) -> FoldedSpans:
