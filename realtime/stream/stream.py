@@ -785,8 +785,8 @@ class Stream:
 
     def _stands_behind_end(self, news: api.News) -> bool:
         """Whether something is to stand where the end token was taken in: what was put there in that step, or
-        what comes where a guard goes back to that has just read it."""
-        taken_in = len(self.output) == news.index + len(news.tokens)
+        what comes where a guard goes back to that has just read it. Without tokens it is its past's last."""
+        taken_in = not news.tokens or len(self.output) == news.index + len(news.tokens)
         put_in = any(isinstance(change, api.Appended) for change in news.changes)
         return taken_in and (put_in or self._guarding.withholds)
 

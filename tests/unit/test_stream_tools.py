@@ -849,6 +849,30 @@ def test_one_of_a_past_goes_on_to_the_token_behind_the_call_that_was_put_in(put_
     assert (final.index, final.finish_reason, final.stop_reason) == (3, "tool_calls", None)
 
 
+@pytest.mark.parametrize("to", [None, 3, 1])
+def test_the_end_token_of_a_past_behind_which_its_engine_was_told_something_does_not_stand(
+    to: int | None,
+) -> None:
+    """The engine had taken it back, and put there what came in the very step."""
+    asked: dict[str, Any] = ASKED | {"past": Past(tokens=[*b"So", toy_model.EOS]), "on_tool_call": "continue"}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    client = FoldedSpans()
+    client.read(one.take())
+    at = 2 if to is None else min(to, 2)
+    changes: list[api.AnyChange] = [api.Appended(at, 2)]
+    if to is not None:
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        changes.insert(0, api.Truncated(at))
+    one.steer(protocol.Inject(request_id="a", tokens=[70, 71]))
+    one.answer(*changes, finish=api.Finish("eos", held=True))
+    client.read(one.take())
+    assert one.commands[-1] == api.Resume(7)
+    assert list(one.stream.output.context()) == [*b"So"[:at], 70, 71]
+    assert client.content == one.stream.output.content() == "So"[:at]
+
+
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
     """It came behind a turn, which had shown that what stood before was no delimiter."""
     turn = PastInject(index=8, messages=[Message(role="user", content="x")])
