@@ -263,6 +263,24 @@ def test_and_takes_effect_where_something_is_put_in_or_taken_back_in_that_step(
     assert list(one.stream.output.tokens) == list(b"So")
 
 
+def test_who_goes_on_behind_a_void_end_and_lacks_memory_is_told_when_it_has_it() -> None:
+    """By the engine's answer to whichever comes then: the client's, or ours, of which nobody else hears."""
+    one = lone(on_tool_call="continue")
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=[70, 71]))
+    one.steer(protocol.Resume(request_id="a"))
+    news = api.News(7, index=2, tokens=[toy_model.EOS], changes=[api.Appended(2, 2)], finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert one.commands[-2:] == [api.Resume(7), api.Resume(7)]
+    one.answer(api.Resumed(2))
+    one.take()
+    lacks: list[api.AnyChange] = [api.Paused(2, "memory")]
+    one.stream.receive_news(api.News(7, early=lacks, changes=[api.Resumed(2, 9)]), one.now)
+    assert kinds(one.take()) == ["Paused", "Resumed"]
+    one.write("!")
+    assert kinds(one.take()) == ["Token"]
+
+
 def test_a_call_that_waits_has_what_comes_behind_its_end_take_effect() -> None:
     one = lone(on_tool_call="continue")
     one.write(FIND)
