@@ -269,7 +269,9 @@ class Engine:
         if ended:
             self._end(sequence)
             return
-        self._lifecycle.tell_answers(sequence)
+        was_last = sequence.num_outputs >= row.sampling.max_tokens or sequence.num_tokens >= sequence.context
+        if not (was_last and sequence.length_reached):  # else they are overtaken by its end
+            self._lifecycle.tell_answers(sequence)
         self._lifecycle.update(sequence)
 
     def _take(self, row: Row, sampled: list[SampledToken]) -> bool:

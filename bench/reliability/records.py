@@ -114,7 +114,7 @@ async def play(served: Served, seed: int, say: Say) -> Counter[str]:
 
 def guards_may_differ(record: Record) -> bool:
     """As docs/records.md says: somebody has steered between the token that a guard went back to and the one
-    with which it did, or behind a rewind before the stream had come as far as before."""
+    with which it did, or steered or cancelled behind a rewind before the stream had come as far as before."""
     end = furthest = steered = 0
     guarded = False
     for line in [record.start, *record.lines]:
@@ -130,7 +130,7 @@ def guards_may_differ(record: Record) -> bool:
                 if guarded and end < furthest:
                     return True
                 end, steered = index, 0
-            case Adjust() | Inject() | ToolResult() | Amend() | Forked():
+            case Adjust() | Inject() | ToolResult() | Amend() | Forked() | Final(finish_reason="cancelled"):
                 if guarded and end < furthest:
                     return True
                 steered = max(steered, line.index)

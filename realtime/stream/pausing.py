@@ -110,7 +110,7 @@ class Pausing:
     def take(self, change: api.Paused | api.Resumed, asked: PendingCommand, now: float) -> None:
         """The engine's reply."""
         if isinstance(change, api.Resumed):
-            if not asked.silent:
+            if not asked.silent or self.reason == "memory":  # whose end the engine tells only once
                 self.resume(change.index, change.recomputed, now, asked)
         elif asked.verdict is not None:
             self._guarding.held_by = asked.verdict

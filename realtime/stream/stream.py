@@ -562,7 +562,7 @@ class Stream:
         self.outbox.replay([*missed, attached])
         if self._pausing.detached:
             self._pausing.detached = False
-            if not self.ended and self._pausing.reason != "guard":  # nobody keeps what an end is told
+            if not self.concluded and self._pausing.reason != "guard":  # nobody keeps what an end is told
                 self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
@@ -729,18 +729,28 @@ class Stream:
 
     def _begin_changes(self, news: api.News, now: float) -> None:
         """What commands did, and how it ended, comes behind its tokens."""
-        withheld = self._guarding.withholds
         self._keep_turn(news.finish)
+        steered = any(isinstance(change, api.Truncated | api.Appended) for change in news.changes)
         end_is_held = news.finish is not None and news.finish.held
+        ends = end_is_held and not steered and self._ends_at_held_end(now)
+        if self.concluded:  # a guard has ended it
+            return
+        withheld = self._guarding.withholds
         held = end_is_held and bool(self._tools.missing) and not withheld
         if held or (end_is_held and self._stands_behind_end(news)):
             self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
         if held and self._pausing.reason is None:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
-        steered = any(isinstance(change, api.Truncated | api.Appended) for change in news.changes)
         is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let
-        self._reading_on.rest = RestOfNews(deque(news.changes), news.finish, held, is_void, now)
+        changes = () if ends else news.changes  # overtaken by the end, as where the engine does not hold it
+        self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, now)
+
+    def _ends_at_held_end(self, now: float) -> bool:
+        """Whether nobody has it go on from there: no result is missing, and no guard acts."""
+        if self._guarding.withholds or self._tools.missing:
+            return False
+        return self.context.had_stopped or not self._guard_acts_at_end(now)
 
     def _receive_changes(self, rest: RestOfNews) -> list[PendingCommand]:
         """As far as what they put in is read in this turn."""
@@ -775,8 +785,8 @@ class Stream:
 
     def _stands_behind_end(self, news: api.News) -> bool:
         """Whether something is to stand where the end token was taken in: what was put there in that step, or
-        what comes where a guard goes back to that has just read it."""
-        taken_in = len(self.output) == news.index + len(news.tokens)
+        what comes where a guard goes back to that has just read it. Without tokens it is its past's last."""
+        taken_in = not news.tokens or len(self.output) == news.index + len(news.tokens)
         put_in = any(isinstance(change, api.Appended) for change in news.changes)
         return taken_in and (put_in or self._guarding.withholds)
 
@@ -957,8 +967,8 @@ class Stream:
         match finish.reason:
             case "eos" | "length" if self.context.had_stopped:
                 self._conclude(*self._cancelling.end, now)
-            case "eos" | "length" if self._guard_acts_at_end(now, finish):
-                return
+            case "eos" | "length" if not finish.held and self._guard_acts_at_end(now, finish):
+                return  # of one that is held they have judged before
             case "eos":
                 if finish.held:
                     self._commands.send(api.Cancel(self.number))

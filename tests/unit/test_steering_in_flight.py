@@ -150,6 +150,22 @@ def test_a_limit_holds_for_the_token_in_flight(overlap: bool, more: int) -> None
     assert [type(change) for change in told.changes] == [api.Adjusted]
 
 
+@pytest.mark.parametrize("longest", ["params", "context"])
+@pytest.mark.parametrize("command", [api.Adjust(1, replace(WARM, seed=2, max_tokens=4)), api.Pause(1)])
+def test_the_last_token_in_flight_overtakes_what_would_act_behind_it(
+    command: api.StreamCommand, longest: str
+) -> None:
+    """As an end token does, and as where nothing is in flight."""
+    engine = engine_of(TOY, Limits(kv_tokens=8192, step_tokens=4096, overlap=True))
+    prompt = PROMPT if longest == "params" else [7] * (engine.runner.context - 4)
+    driver = Driver(engine)
+    driver.send(api.Submit(1, prompt, replace(WARM, max_tokens=4 if longest == "params" else 9), 10_000))
+    driver.until(driver.has(1, 2))
+    driver.settle(command)
+    told = driver.told[1]
+    assert (len(told.tokens), told.changes, told.finish) == (4, [], api.Finish("length"))
+
+
 def test_an_end_token_ends_by_what_it_was_sampled_with() -> None:
     driver = Driver(engine_of(TOY, Limits(overlap=True)))
     (end,) = driver.engine.runner.eos

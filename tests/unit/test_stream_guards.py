@@ -505,6 +505,40 @@ def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
     assert len([event for event in one.take() if isinstance(event, protocol.ToolCallDone)]) == 1
 
 
+@pytest.mark.parametrize("do", ["rewind", "pause", "finish", "tell"])
+def test_what_came_behind_an_end_that_is_held_takes_effect_where_a_guard_has_it_not_be_the_end(
+    do: Literal["rewind", "pause", "finish", "tell"],
+) -> None:
+    """It judges what stood before."""
+    one = calling(Guard(name="short", do=do, regex="So$"))
+    one.write("So")
+    one.take()
+    one.steer(protocol.Adjust(request_id="a", ref="x", params=Params(temperature=0.5, guards=[])))
+    one.commands.clear()
+    changes: list[api.AnyChange] = [api.Adjusted(2)]
+    news = api.News(7, index=2, tokens=[toy_model.EOS], changes=changes, finish=HELD)
+    one.stream.receive_news(news, one.now)
+    told = one.take()
+    assert one.stream.context.params.temperature == (0.5 if do in ("rewind", "pause") else 1.0)
+    if do == "rewind":
+        assert kinds(told) == ["Guarded", "Adjusted"]
+        assert one.commands == [api.Truncate(7, 0, ord("S")), api.Resume(7)]
+        one.answer(api.Truncated(0), api.Resumed(0))
+        assert kinds(one.take()) == ["Rewound"]
+        assert one.stream.context.acts.bans == [(0, ord("S"))]
+    elif do == "pause":
+        assert kinds(told) == ["Guarded", "Adjusted"]
+        assert one.commands == [api.Truncate(7, 2), api.Pause(7)]
+        one.answer(api.Truncated(2), api.Paused(2))
+        assert one.stream.paused == "guard"
+        assert list(one.stream.output.tokens) == list(b"So")
+    else:
+        kinds_told = ["Guarded", "Rewound", "Error", "Final"] if do == "finish" else None
+        assert kinds(told) == (kinds_told or ["Token", "Guarded", "Error", "Final"])
+        assert one.stream.final is not None
+        assert one.stream.final.finish_reason == ("guard" if do == "finish" else "stop")
+
+
 @pytest.mark.parametrize("do", ["rewind", "finish"])
 def test_a_call_too_many_that_was_put_in_behind_the_last_token_is_taken_back_with_that(
     do: Literal["rewind", "finish"],

@@ -70,6 +70,14 @@ def test_one_that_has_ended_as_it_was_to_pause_asks_its_engine_for_nothing_more(
     assert lone.commands[1:] == [api.Pause(7)]
 
 
+def test_nor_does_one_whose_end_waits_for_credit() -> None:
+    lone = LoneStream(on_disconnect="pause", max_tokens=2, credit=Credit(limit=1, prefetch=8))
+    lone.detach()
+    lone.write("ab", finish=RUN_OUT)
+    assert kinds(lone.attach()) == ["Attached", "Started", "Token"]
+    assert lone.commands[1:] == [api.Pause(7)]
+
+
 def test_one_that_its_client_has_paused_stays_paused_by_the_client() -> None:
     lone = LoneStream(on_disconnect="pause")
     lone.steer(protocol.Pause(request_id="a"))

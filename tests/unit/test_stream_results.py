@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from midstream import protocol
-from midstream.protocol import Message, Params, Paused, TextPart, ToolResult
+from midstream.protocol import Credit, Guard, Message, Params, Paused, TextPart, ToolResult
 from realtime.refusal import Refusal
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
-from tests.fakes.lone_stream import LoneStream, kinds
+from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_calls_then import WatchedId
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
@@ -196,6 +196,115 @@ def test_a_turn_that_ends_in_the_step_in_which_its_last_result_goes_in_goes_on_b
     assert one.commands[-1] == api.Resume(7)
     one.answer(api.Resumed(one.index))
     assert kinds(one.take())[-3:] == ["Paused", "Injected", "Resumed"], "the token came first"
+
+
+BEHIND_ITS_END: list[tuple[Any, type[api.AnyChange]]] = [
+    (protocol.Adjust(request_id="a", params=Params(ignore_eos=True, min_tokens=10)), api.Adjusted),
+    (protocol.Adjust(request_id="a", params=Params(max_tokens=1)), api.Adjusted),
+    (
+        protocol.Adjust(request_id="a", params=Params(guards=[Guard(name="n", do="pause", regex="So$")])),
+        api.Adjusted,
+    ),
+    (protocol.Pause(request_id="a"), api.Paused),
+    (protocol.Pause(request_id="a", kv="release"), api.Paused),
+    (protocol.Resume(request_id="a"), api.Resumed),
+]
+
+
+@pytest.mark.parametrize("limit", [2000, 2])
+@pytest.mark.parametrize("then", ["pause", "continue"])
+@pytest.mark.parametrize("heard", [0, 1, 3])
+@pytest.mark.parametrize(("frame", "change"), BEHIND_ITS_END)
+def test_what_comes_behind_an_end_that_stands_is_overtaken_by_it(
+    frame: Any, change: type[api.AnyChange], heard: int, then: str, limit: int
+) -> None:
+    """Where no result is missing it is the stream's own end, whatever the engine has done behind it."""
+    one = lone(on_tool_call=then, credit=Credit(limit=limit, prefetch=8))
+    one.write("So")
+    one.take()
+    before = one.stream.context.params
+    for ref in "xyz":
+        one.steer(replace(frame, ref=ref))
+    changes: list[api.AnyChange] = [change(2)] * heard
+    one.stream.receive_news(
+        api.News(7, index=2, tokens=[toy_model.EOS], changes=changes, finish=HELD), one.now
+    )
+    assert one.commands[-1] == api.Cancel(7)
+    told = one.take()
+    refused = [(event.code, event.ref) for event in told if isinstance(event, protocol.Error)]
+    assert refused == [("request_finished", ref) for ref in "xyz"]
+    assert one.stream.context.params == before
+    one.stream.grant(3, one.now)
+    told += one.take()
+    assert [kind for kind in kinds(told) if kind != "Error"] == ["Token", "Final"]
+    assert one.stream.final is not None
+    assert (one.stream.final.finish_reason, one.stream.final.index) == ("stop", 3)
+
+
+@pytest.mark.parametrize(("frame", "change"), BEHIND_ITS_END[::3])
+def test_and_takes_effect_where_something_is_put_in_or_taken_back_in_that_step(
+    frame: Any, change: type[api.AnyChange]
+) -> None:
+    """The end token does not stand, so another is sampled in its place."""
+    one = lone(on_tool_call="continue")
+    one.write("So")
+    one.take()
+    one.steer(replace(frame, ref="x"))
+    one.steer(protocol.Inject(request_id="a", ref="y", tokens=[70, 71]))
+    changes: list[api.AnyChange] = [change(2), api.Appended(2, 2)]
+    one.stream.receive_news(
+        api.News(7, index=2, tokens=[toy_model.EOS], changes=changes, finish=HELD), one.now
+    )
+    told = [(type(event), event.ref, event.index) for event in one.take()]  # type: ignore[union-attr]
+    assert [ref for _, ref, _ in told] == ["x", "y"]
+    assert {index for _, _, index in told} == {2}
+    pauses = isinstance(frame, protocol.Pause)
+    assert one.commands[-1] == (api.Append(7, [70, 71]) if pauses else api.Resume(7))
+    assert list(one.stream.output.tokens) == list(b"So")
+
+
+def test_who_goes_on_behind_a_void_end_and_lacks_memory_is_told_when_it_has_it() -> None:
+    """By the engine's answer to whichever comes then: the client's, or ours, of which nobody else hears."""
+    one = lone(on_tool_call="continue")
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=[70, 71]))
+    one.steer(protocol.Resume(request_id="a"))
+    news = api.News(7, index=2, tokens=[toy_model.EOS], changes=[api.Appended(2, 2)], finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert one.commands[-2:] == [api.Resume(7), api.Resume(7)]
+    one.answer(api.Resumed(2))
+    one.take()
+    lacks: list[api.AnyChange] = [api.Paused(2, "memory")]
+    one.stream.receive_news(api.News(7, early=lacks, changes=[api.Resumed(2, 9)]), one.now)
+    assert kinds(one.take()) == ["Paused", "Resumed"]
+    one.write("!")
+    assert kinds(one.take()) == ["Token"]
+
+
+def test_a_call_that_waits_has_what_comes_behind_its_end_take_effect() -> None:
+    one = lone(on_tool_call="continue")
+    one.write(FIND)
+    one.take()
+    behind = one.index
+    for frame, _ in BEHIND_ITS_END[:1] + BEHIND_ITS_END[3:4]:
+        one.steer(replace(frame, ref="x"))
+    changes: list[api.AnyChange] = [api.Adjusted(behind), api.Paused(behind)]
+    news = api.News(7, index=behind, tokens=[toy_model.EOS], changes=changes, finish=HELD)
+    one.stream.receive_news(news, one.now)
+    assert kinds(one.take()) == ["Paused", "Adjusted", "Paused"]
+    assert len(one.stream.output) == behind
+    assert one.stream.context.params.ignore_eos
+
+
+def test_a_cancel_behind_an_end_that_stands_is_answered_by_that() -> None:
+    one = lone(on_tool_call="continue")
+    one.write("So")
+    one.cancel("c")
+    end(one)
+    final = one.final()
+    assert (final.ref, final.finish_reason, final.stop_reason) == ("c", "stop", "eos")
+    one.answer(finish=CANCELLED)
+    assert one.take() == []
 
 
 def texted(one: LoneStream, text: str) -> None:

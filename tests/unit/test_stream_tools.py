@@ -55,7 +55,8 @@ EOS = api.Finish("eos")
 
 
 def lone(**asked: Any) -> LoneStream:
-    return LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="continue", asked=ASKED | asked)
+    credit = asked.pop("credit", Credit(limit=2000))
+    return LoneStream(model=MODEL, credit=credit, on_disconnect="continue", asked=ASKED | asked)
 
 
 def told(text: str = TEXT) -> FoldedSpans:
@@ -907,6 +908,30 @@ def test_what_the_end_alone_had_told_stands_in_a_past_where_all_of_it_was(
     one.answer(finish=RUN_OUT)
     begins.read(one.take())
     assert begins.said == before.said
+
+
+@pytest.mark.parametrize("to", [None, 3, 1])
+def test_the_end_token_of_a_past_behind_which_its_engine_was_told_something_does_not_stand(
+    to: int | None,
+) -> None:
+    """The engine had taken it back, and put there what came in the very step."""
+    asked: dict[str, Any] = ASKED | {"past": Past(tokens=[*b"So", toy_model.EOS]), "on_tool_call": "continue"}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    client = FoldedSpans()
+    client.read(one.take())
+    at = 2 if to is None else min(to, 2)
+    changes: list[api.AnyChange] = [api.Appended(at, 2)]
+    if to is not None:
+        one.steer(protocol.Rewind(request_id="a", to=to))
+        changes.insert(0, api.Truncated(at))
+    one.steer(protocol.Inject(request_id="a", tokens=[70, 71]))
+    one.answer(*changes, finish=api.Finish("eos", held=True))
+    client.read(one.take())
+    assert one.commands[-1] == api.Resume(7)
+    assert list(one.stream.output.context()) == [*b"So"[:at], 70, 71]
+    assert client.content == one.stream.output.content() == "So"[:at]
 
 
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
