@@ -218,14 +218,9 @@ class Mix:
             assert known[1].of(tenant) <= self._has(tenant), "nobody has what was taken in this step"
 
     def _freed(self, holders: list[Sequence]) -> int:
-        """Blocks that nobody else holds, but for those between two that somebody does, as where two have
-        computed the same at once."""
+        """Blocks that nobody else holds."""
         owners = Counter(number for one in holders for number in one.blocks)
-        free = {number for number, count in owners.items() if count == self.cache.blocks.refs[number]}
-        for one in holders:
-            held = [at for at, number in enumerate(one.blocks) if number not in free]
-            free.difference_update(one.blocks[held[0] : held[-1]] if held else ())
-        return len(free)
+        return sum(count == self.cache.blocks.refs[number] for number, count in owners.items())
 
     def _may_lose(self, claimant: Sequence, blocks: int, running: AbstractSet[int]) -> list[Sequence]:
         holders = [
