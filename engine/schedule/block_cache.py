@@ -191,7 +191,7 @@ class BlockCache:
 
     def catch_up(self, sequence: Sequence, most: int) -> int:
         """Have its tables go on with what others have computed since of the same tokens, so many blocks at
-        most; returns how many that spares. Nothing of it is in flight."""
+        most; returns how many it holds with others now that it did not. Nothing of it is in flight."""
         have, end = len(sequence.block_hashes), (sequence.num_tokens - 1) // self.block_size
         ahead = new_hashes(sequence, min(end, have + most), self.block_size)
         found = longest_prefix(ahead, self.blocks.has, self.windows, have)
@@ -200,7 +200,7 @@ class BlockCache:
             return 0
         sequence.block_hashes = hashes
         sequence.num_computed = len(hashes) * self.block_size
-        return len(found)
+        return len(found) + sum(self._give_up_copies(sequence, group, have) for group in self._groups)
 
     def lay_out(self, sequence: Sequence, hashes: list[bytes]) -> list[tuple[bytes, int]] | None:
         """Have its tables hold what is read by whoever goes on behind these blocks, of which it has the
@@ -247,9 +247,26 @@ class BlockCache:
         hashes = list(new_hashes(sequence, full, self.block_size))
         sequence.block_hashes += hashes
         for group, table in enumerate(sequence.tables):
-            for name, number in zip(block_names(hashes, group), table[have:full], strict=True):
-                if number != GONE:
-                    self.blocks.name(number, name)
+            for at, name in enumerate(block_names(hashes, group), have):
+                if table[at] != GONE and self.blocks.name(table[at], name):
+                    self._give_up_copies(sequence, group, at)
+
+    def _give_up_copies(self, sequence: Sequence, group: int, end: int) -> int:
+        """Before a block that others find it holds what they find there, too, and no copies of that, as where
+        two compute the same at once: so whatever is shared is a beginning (`released.py`). Who computes the
+        same to its end keeps its own, and its table as it lies. Returns how many it had."""
+        table, first = sequence.tables[group], end
+        while first and table[first - 1] != GONE and not self.blocks.has_name(table[first - 1]):
+            first -= 1
+        if first == end:
+            return 0
+        names, copies = block_names(sequence.block_hashes[first:end], group), table[first:end]
+        for number, name in zip(copies, names, strict=True):
+            self.blocks.name(number, name)  # where what had it is no more
+        table[first:end] = map(self.blocks.use, names)
+        self.blocks.drop(copies)
+        sequence.blocks_version += 1
+        return len(copies)
 
     def names(self, hashes: Iterable[bytes]) -> list[bytes]:
         """Of the blocks of all groups with these hashes."""
@@ -278,6 +295,9 @@ class BlockCache:
                 assert sequence.next_position <= len(table) * self.block_size
                 assert first_held(table) <= self.windows.first(group, sequence.num_computed)
                 assert GONE not in table[first_held(table) :]
+                full = table[first_held(table) : len(sequence.block_hashes)]
+                named = [self.blocks.has_name(number) for number in full]
+                assert named == sorted(named, reverse=True), "what others find stands before all copies"
                 if sequence.next_position < sequence.num_writable:
                     number = table[sequence.next_position // self.block_size]
                     assert self.blocks.refs[number] == 1

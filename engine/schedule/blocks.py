@@ -155,13 +155,16 @@ class Blocks:
     def is_cached(self, number: int) -> bool:
         return number in self._cached
 
-    def name(self, number: int, name: bytes) -> None:
-        """It can be found from now on, unless another has this name, or it has one."""
+    def name(self, number: int, name: bytes) -> bool:
+        """It can be found from now on, unless another has this name, or it has one; returns whether it is
+        what has it."""
         if name not in self._by_name and not self._named[number]:
             self._by_name[name] = number
             self._names[number] = name
             self._named[number] = True
             self.news.came(name)
+            return True
+        return self._by_name.get(name) == number
 
     def forget(self, number: int) -> None:
         """Nobody finds it any more; if nobody uses it, it is free."""

@@ -85,7 +85,7 @@ class Released:
 
     What tables share lies together: what they begin with, or where a window slides what both still hold. So
     each is looked at from both sides, as far as it comes free: what many share is not looked at once for each
-    of them. What lies between two shared ones, as where two have computed the same at once, is not found.
+    of them. What lies between two shared ones, as it may within a window, is not found.
     """
 
     def __init__(self, refs: list[int]) -> None:

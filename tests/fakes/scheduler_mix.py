@@ -36,8 +36,12 @@ class Sizes:
 
 
 class Mix:
-    def __init__(self, seed: int, sizes: Sizes) -> None:
+    """`anew`: whether what tenants have is counted anew by each who looks for memory, so that all of it is as
+    it stands; else who looks behind others in a step goes by what was counted for them."""
+
+    def __init__(self, seed: int, sizes: Sizes, *, anew: bool = True) -> None:
         self.random = random.Random(seed)
+        self._anew = anew
         self.sizes = sizes
         self.cache = BlockCache(sizes.blocks, BLOCK)
         self.scheduler = Scheduler(
@@ -55,6 +59,9 @@ class Mix:
         holders = self.scheduler._holders
         self._victims = holders.victims
         holders.victims = self._checked_victims  # type: ignore[method-assign]
+        self._caught_up = set[int]()  # tenants, in this step
+        self._catch_up = self.cache.catch_up
+        self.cache.catch_up = self._noted_catch_up  # type: ignore[method-assign]
 
     def play(self, steps: int) -> Counter[str]:
         for _ in range(steps):
@@ -111,6 +118,7 @@ class Mix:
 
         def schedule() -> Batch:
             self._prompts_yield = False
+            self._caught_up.clear()
             batch = checked()
             self._check(batch, lacking_nothing, served, told)
             return batch
@@ -196,9 +204,10 @@ class Mix:
     ) -> list[Sequence]:
         self._check_counted(step)
         holders = self.scheduler._holders
-        holders._holdings = holders._ordered = None  # what tenants have by now, and not as the step began
+        if self._anew:  # what tenants have by now, and not as the step began
+            holders._holdings = holders._ordered = None
         victims = self._victims(claimant, blocks, step, running)
-        may = self._may_lose(claimant, blocks, running)
+        may = self._may_lose(claimant, blocks, running) if self._anew else victims
         assert set(victims) <= set(may), "only from those that rank behind, or whose tenant has more"
         if victims:
             assert self._freed(victims) >= blocks, "nothing is taken in vain"
@@ -210,22 +219,28 @@ class Mix:
         self.happened["taken" if victims else "left"] += 1
         return victims
 
+    def _noted_catch_up(self, sequence: Sequence, most: int) -> int:
+        if blocks := self._catch_up(sequence, most):
+            self._caught_up.add(sequence.tenant)
+        return blocks
+
     def _check_counted(self, step: int) -> None:
-        """But for what came free and was given out since."""
-        if (known := self.scheduler._holders._holdings) is None or known[0] != step:
+        """But for what came free and was given out since, or given up for what another computed."""
+        holders = self.scheduler._holders
+        if (known := holders._holdings) is None or known[0] != step:
             return
-        for tenant in known[1]._blocks:
+        for tenant in known[1]._blocks.keys() - self._caught_up:
             assert known[1].of(tenant) <= self._has(tenant), "nobody has what was taken in this step"
+        ordered = holders._ordered
+        for equals in ordered[1].values() if ordered and ordered[0] == step else ():
+            assert equals._ranked == sorted(equals._entries.values())
+            assert all(-lacks == known[1].of(tenant) for lacks, _, tenant in equals._ranked)
+            self.happened["in order"] += len(equals._ranked) > 1
 
     def _freed(self, holders: list[Sequence]) -> int:
-        """Blocks that nobody else holds, but for those between two that somebody does, as where two have
-        computed the same at once."""
+        """Blocks that nobody else holds."""
         owners = Counter(number for one in holders for number in one.blocks)
-        free = {number for number, count in owners.items() if count == self.cache.blocks.refs[number]}
-        for one in holders:
-            held = [at for at, number in enumerate(one.blocks) if number not in free]
-            free.difference_update(one.blocks[held[0] : held[-1]] if held else ())
-        return len(free)
+        return sum(count == self.cache.blocks.refs[number] for number, count in owners.items())
 
     def _may_lose(self, claimant: Sequence, blocks: int, running: AbstractSet[int]) -> list[Sequence]:
         holders = [

@@ -38,6 +38,18 @@ def test_every_promise_is_kept_at_every_step_of_any_mix() -> None:
     assert all(happened[what] for what in HAPPENS), happened  # else the mixes prove less than they say
 
 
+def test_what_is_counted_once_in_a_step_stands_while_many_take_memory_in_it() -> None:
+    happened = Counter[str]()
+
+    @settings(max_examples=30, derandomize=True, database=None, deadline=None)
+    @given(seed=st.integers(0, 2**32), sizes=SIZES)
+    def play(seed: int, sizes: Sizes) -> None:
+        happened.update(Mix(seed, sizes, anew=False).play(150))
+
+    play()
+    assert all(happened[what] for what in ("taken", "in order")), happened
+
+
 @pytest.mark.parametrize(
     ("seed", "sizes"),
     [

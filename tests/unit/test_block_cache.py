@@ -171,6 +171,41 @@ def test_the_same_tokens_computed_twice_are_cached_once() -> None:
     assert counts(cache) == (0, 2, 6)
 
 
+@pytest.mark.parametrize("goes_on", [0, 1])
+def test_who_computes_the_same_as_another_has_no_copies_before_what_both_share(goes_on: int) -> None:
+    cache, ones = BlockCache(16, BLOCK), [sequence(16), sequence(16, stream=2)]
+    for one in ones:
+        compute(cache, one, 8)
+    assert cache.used == 4
+    compute(cache, ones[goes_on], 12)
+    assert cache.catch_up(ones[1 - goes_on], 9)
+    assert ones[0].blocks == ones[1].blocks
+    assert counts(cache) == (3, 0, 13)
+    cache.audit(ones)
+
+
+def test_but_keeps_its_own_and_its_table_in_one_piece_for_as_long_as_it_is_behind() -> None:
+    cache, one, two = BlockCache(64, BLOCK), sequence(40), sequence(40, stream=2)
+    for tokens in range(4, 36, 4):
+        compute(cache, one, tokens)
+        compute(cache, two, tokens)
+    assert two.blocks == list(range(two.blocks[0], two.blocks[0] + 8))
+    assert set(one.blocks).isdisjoint(two.blocks)
+
+
+def test_a_copy_of_what_is_no_more_is_found_in_its_place() -> None:
+    cache, one, two = BlockCache(8, BLOCK), sequence(8), sequence(12, stream=2)
+    compute(cache, one)
+    compute(cache, two, 8)
+    cache.release(one)
+    compute(cache, filling := sequence([7] * 24, stream=3))
+    cache.release(filling)
+    compute(cache, two, 12)
+    cache.audit([two])
+    assert cache.match_prefix(other := sequence(13, stream=4)) == 12
+    assert other.blocks == two.blocks
+
+
 # -- distrust --------------------------------------------------------------------------------------
 
 
@@ -332,6 +367,10 @@ def _write_what_others_may_find(cache: BlockCache, seq: Sequence) -> None:
     seq.num_writable = 2 * BLOCK
 
 
+def _share_behind_a_copy(cache: BlockCache, seq: Sequence) -> None:
+    cache.blocks.forget(seq.blocks[0])
+
+
 def _free_what_is_used(cache: BlockCache, seq: Sequence) -> None:
     cache.blocks._free.give(seq.blocks[:1])
 
@@ -354,6 +393,7 @@ def _forget_half_a_name(cache: BlockCache, seq: Sequence) -> None:
         _name_too_much,
         _remember_another_name,
         _write_what_others_may_find,
+        _share_behind_a_copy,
         _free_what_is_used,
         _cache_without_a_name,
         _forget_half_a_name,

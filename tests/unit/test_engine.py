@@ -29,7 +29,7 @@ TIGHT = Limits(kv_tokens=64, step_tokens=16)
 def preempted() -> Driver:
     """Stream 1 has taken the memory of stream 2, which wants to go on."""
     driver = Driver(engine_of(TOY, TIGHT))
-    driver.settle(api.Submit(1, TEXT[:24], greedy(30), credit=0))
+    driver.settle(api.Submit(1, TEXT[:28], greedy(30), credit=0))
     driver.send(api.Submit(2, TEXT[:26], greedy(38), credit=20))
     driver.until(driver.has(2, 4))
     driver.send(api.Grant(1, 1000))
