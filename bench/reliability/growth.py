@@ -30,7 +30,7 @@ QUARTER = 4
 MOST_GROWTH = 1.5 * QUARTER  # times
 LONG_MS, MOST_MS = 25.0, 50.0  # where it grows by more, and in any case; what takes less is tried once
 TRIES = 3
-PATIENCE_S = 600.0
+PATIENCE_S = 60.0
 MAKING = "its making"
 TOLD = 10
 
@@ -161,7 +161,7 @@ def done(world: World, act: Act) -> Played:
     TimedLoop.page_s = page_s()
     with asyncio.Runner(loop_factory=TimedLoop) as runner, complaints:
         try:
-            runner.run(act(world))
+            runner.run(world.after(act))
         except NothingThereError:
             outcome = "nothing there"
         except Exception:  # noqa: BLE001 - whatever it is, it must not be

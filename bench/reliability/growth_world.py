@@ -13,7 +13,7 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,22 +91,39 @@ class PayingListener(RecordingListener):
 
 class LaterCalls:
     """What is to be done after a while. Loops come and go, and none waits for so long: it is due when
-    somebody says so, and all at once."""
+    somebody says so, and all at once. What is due soon goes over from one loop to the next."""
 
     def __init__(self) -> None:
         self._timers: list[Timer] = []
+        self._soon = dict[Timer, None]()
 
-    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer | asyncio.TimerHandle:
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        timer = Timer(delay_s, call)
         if delay_s < A_WHILE_S:
-            return asyncio.get_running_loop().call_later(delay_s, call)
-        self._timers.append(Timer(delay_s, call))
-        return self._timers[-1]
+            self._soon[timer] = None
+            asyncio.get_running_loop().call_later(delay_s, self._act, timer)
+        else:
+            self._timers.append(timer)
+        return timer
 
     def all_due(self) -> None:
         due, self._timers = self._timers, []
         for timer in due:
-            if timer.call is not None:
-                asyncio.get_running_loop().call_soon(timer.call)
+            asyncio.get_running_loop().call_soon(_act, timer)
+
+    def go_on(self) -> None:
+        """In another loop."""
+        for timer in self._soon:
+            asyncio.get_running_loop().call_soon(self._act, timer)
+
+    def _act(self, timer: Timer) -> None:
+        self._soon.pop(timer, None)
+        _act(timer)
+
+
+def _act(timer: Timer) -> None:
+    if timer.call is not None:
+        timer.call()
 
 
 class World:
@@ -147,6 +164,11 @@ class World:
         self.listener.heard.clear()
         self.listener.answers.clear()
         self.listener.errors.clear()
+
+    async def after(self, act: Callable[[World], Awaitable[object]]) -> None:
+        """In another loop than before."""
+        self._later.go_on()
+        await act(self)
 
     @property
     def entry(self) -> LiveStream:
