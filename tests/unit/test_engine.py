@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections import Counter
 from collections.abc import Iterable
@@ -313,6 +314,36 @@ def test_who_begins_in_the_place_of_one_that_is_to_end_has_it_whoever_comes_firs
     assert [driver.told[number].finish for number in (2, 3)] == [api.Finish("cancelled")] * 2
     assert [driver.told[each.stream].finish for each in begins] == [api.Finish("length")] * 2
     assert len(driver.told[1].changes) == len(crowd)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_streams_commands_are_taken_once_and_in_their_order_whatever_is_put_back_and_cut_short(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance, now = random.Random(seed), 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue, said, done = CommandQueue(), list[api.Command](), list[api.Command]()
+    waiting: dict[int, list[api.AnyCommand]] = {}  # of streams that wait for an answer
+    for step in range(1000):
+        if step < 100:
+            more = [api.Grant(100 * chance.randrange(3) + chance.randrange(3), step) for _ in range(3)]
+            queue.put([*more, api.TellBlocks()])
+            said += more
+        for stream in [stream for stream in waiting if step > 100 or chance.random() < 0.3]:
+            queue.put_back(stream // 100, waiting.pop(stream))
+        for command in queue.take(chance.choice([1.0, 4.0]), OfTenants()):
+            now += chance.choice([0.0, 1.0, 5.0])
+            if not isinstance(command, api.Command):
+                continue
+            if command.stream in waiting:
+                waiting[command.stream].append(command)
+                continue
+            done.append(command)
+            if step < 100 and chance.random() < 0.3:
+                waiting[command.stream] = []
+    assert queue.empty
+    assert not waiting
+    assert sorted(done, key=lambda one: one.stream) == sorted(said, key=lambda one: one.stream)
 
 
 def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
