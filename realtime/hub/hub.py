@@ -317,8 +317,8 @@ class Hub:
         lost, untaken = self.serving.engines[number], self._incoming.untaken(number)
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)
-        self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
+        self.serving.engine_lost(number, untaken, blameless=blameless)
 
     def take_nothing_over(self) -> None:
         """It would come behind what is handed over, or cancelled."""
