@@ -589,7 +589,7 @@ async def test_whatever_is_said_to_a_stream_that_was_handed_over_is_answered_in_
         frame = await peer.receive(Attach)
         if becomes == "goes on":
             await peer.send(Attached(request_id="r", ref=frame.ref))
-            assert await peer.receive(Ping)
+            await peer.receive(Ping)
             assert [await peer.receive(Frame) for _ in said] == said
             peer.seqs["r"] = 1
             await peer.send(final("r", 0, "cancelled", ref=said[-1].ref))
