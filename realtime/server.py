@@ -137,10 +137,12 @@ async def let_finish(
         await _let_go(hub, endpoints)
     finish = partial(_until_all_is_said, hub, endpoints, until_answered)
     if not await _within(grace_s, _letting_go(hub, endpoints, finish) if hands_over else finish()):
+        hub.take_nothing_over()
         if hands_over:
             await hub.hand_over(also_read=True)
         hub.cancel_all()
-        if not await _within(CANCEL_S, hub.wait_until_empty()):
+        # What is still looked for, or waits to be tokenized, is no engine's to cancel.
+        if not await _within(CANCEL_S, hub.wait_until_empty()) and hub.streams:
             log.error("the engine has cancelled nothing for %g s: it is ended", CANCEL_S)
             fleet.give_up()
     await _close(list(endpoints.open.values()))

@@ -223,7 +223,7 @@ class Adoptions:
         self._live(entry, record.deadline - self._wall())
 
     def _check_open(self) -> None:
-        """Who hands over all that others can adopt would end what came behind that."""
+        """Whoever has handed over all that others can adopt, and cancelled the rest, would end what comes."""
         if self.closed:
             raise Refusal("draining", "The server is going away and takes nothing over.", retry_after_ms=1000)
 

@@ -317,15 +317,17 @@ class Hub:
         lost, untaken = self.serving.engines[number], self._incoming.untaken(number)
         self._keepers.engine_lost(lost)
         self.deposits.engine_lost(lost)
-        self.serving.engine_lost(number, untaken, blameless=blameless)
         self._shares.engine_lost(lost)
+        self.serving.engine_lost(number, untaken, blameless=blameless)
+
+    def take_nothing_over(self) -> None:
+        """It would come behind what is handed over, or cancelled."""
+        self._adoptions.closed = True
 
     async def hand_over(self, *, also_read: bool) -> None:
         """What engines keep, and nobody reads here, is for whoever comes for it elsewhere. `also_read`: so is
-        what somebody does, who hears of it, and nothing comes here from elsewhere any more. Of many each turn
-        some."""
+        what somebody does, who hears of it. Of many each turn some."""
         self._shares.withdraw()
-        self._adoptions.closed = also_read
         leaving = self._handing_over.leave_all(also_read=also_read)
         while any(leaving):  # noqa: ASYNC110 - each turn hands some over
             await asyncio.sleep(0)

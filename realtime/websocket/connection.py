@@ -260,8 +260,6 @@ class Connection:
                 self._send(protocol.Pong(ref=frame.ref))
             case protocol.Replace(session_id=session_id):
                 self._replace(session_id)
-            case _ if frame.request_id in self._handed_over:
-                pass  # it is said again where that goes on, as what has no answer yet
             case _:
                 if isinstance(frame, protocol.Start):
                     frame.traceparent = frame.traceparent or self._traceparent
@@ -346,7 +344,8 @@ class Connection:
             self._coming[frame.request_id] -= 1
             if self._coming[frame.request_id] <= 0:
                 del self._coming[frame.request_id]
-        self._send(refusal.event(frame.request_id, frame.ref))
+        if frame.request_id not in self._handed_over:  # else it is said again where that goes on
+            self._send(refusal.event(frame.request_id, frame.ref))
 
     def send_event(self, event: Event) -> None:
         """Something that concerns the connection as a whole."""

@@ -19,7 +19,7 @@ from midstream import protocol
 from realtime.__main__ import _cancelled_by_sigterm
 from realtime.codec import Codec
 from realtime.http.listener import HttpListener
-from realtime.hub.hub import Hub
+from realtime.hub.hub import LONG_TEXT, Hub
 from realtime.hub.observers import Caller, Observer
 from realtime.server import Server, let_finish
 from realtime.transport.http_protocol import HttpLimits, TimedHttpProtocol, protocol_class
@@ -162,6 +162,45 @@ async def test_what_is_looked_for_elsewhere_when_the_grace_is_over_stays_there(
     assert listener.lost == ["here", "here too"]
     assert listener.error().code == "draining"
     assert api.Disown(number) in itertools.chain.from_iterable(here.down)
+
+
+async def test_where_all_ends_with_the_server_nothing_is_taken_over_behind_that() -> None:
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
+    RecordingListener(there).send(endless("there", on_disconnect="continue"))
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    listener = RecordingListener(here)
+    listener.send(endless("here", on_disconnect="continue"))
+    here.tick()
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener.send(protocol.Attach(request_id="there", after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    ending = asyncio.create_task(_ended(here.hub, SimpleNamespace(open={}), grace_s=0))
+    while not any(isinstance(said, api.Cancel) for said in itertools.chain.from_iterable(here.down)):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    while not ending.done():
+        here.tick()
+        await asyncio.sleep(0)
+    await ending
+    assert listener.error().code == "draining"
+
+
+async def test_an_engine_is_not_blamed_for_what_waits_for_another_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """That is about to begin the same stream, and will be waited for as long as it may take."""
+    monkeypatch.setattr("realtime.server.CANCEL_S", 0.001)
+    server = SimulatedServer(SIZE, keeps=True)
+    del server.hub._adoptions.may_be_found  # it is the real one that is asked
+    RecordingListener(server).send(endless(on_disconnect="continue"))
+    await asyncio.sleep(0)
+    (number,) = server.hub._keepers._searches
+    server.hub.receive_answer(0, api.Claimed(number))
+    await _ended(server.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True)
+    assert [record.levelname for record in caplog.records if record.name == "midstream"] in ([], ["INFO"])
 
 
 async def test_nobody_comes_any_more_to_a_server_that_hands_over() -> None:
@@ -311,6 +350,20 @@ async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here(
     reading.cancel()
     refs = [json.loads(heard).get("ref") for heard in peer.heard]
     assert ("continue" in refs, "cancel" in refs) == (False, True)
+
+
+async def test_what_waits_to_be_tokenized_for_a_stream_that_is_handed_over_has_no_answer_here() -> None:
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    hub.receive_frame("a", endless(on_disconnect="continue"), connection)
+    long = protocol.Inject(request_id="a", text="long " * (LONG_TEXT // 4), ref="r")
+    hub.receive_frame("a", long, connection)
+    await hub.hand_over(also_read=True)
+    assert hub.streams == []
+    await asyncio.wait_for(hub.wait_until_empty(), 30)
+    assert [json.loads(heard)["type"] for heard in peer.heard] == ["started"]
 
 
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:

@@ -28,6 +28,7 @@ from midstream.protocol import (
     CloseCode,
     Credit,
     Error,
+    Frame,
     GoingAway,
     Grant,
     Inject,
@@ -562,6 +563,41 @@ async def test_exactly_what_was_never_heard_is_said_again_in_order_and_by_its_na
     answers = await asyncio.gather(*steering, return_exceptions=True)
     assert answers[:3] == [0, 0, 0]
     assert isinstance(answers[3], midstream.RequestFinished)
+
+
+@pytest.mark.parametrize("becomes", ["goes on", "is not to be had", "cannot be reached"])
+async def test_whatever_is_said_to_a_stream_that_was_handed_over_is_answered_in_the_end(becomes: str) -> None:
+    """The server that had it answers nothing, and closes the connection."""
+    reconnect_s = 0.001 if becomes == "cannot be reached" else 600
+    async with FakeServer() as server, midstream.connect(server.url, reconnect_s=reconnect_s) as client:
+        peer = await server.peer()
+        stream = await begin(client, peer)
+        calls = [
+            *(stream.pause(), stream.resume(), stream.adjust(top_k=1), stream.inject(text="x")),
+            *(stream.rewind(0), stream.tool_result("c", "so"), stream.approve("c"), stream.amend("c", {})),
+            stream.cancel(),
+        ]
+        saying = [asyncio.create_task(call) for call in calls]
+        said = [await peer.receive(Frame) for _ in saying]
+        if becomes == "cannot be reached":
+            await server.__aexit__(None, None, None)
+            answers = await asyncio.wait_for(asyncio.gather(*saying, return_exceptions=True), 30)
+            assert all(isinstance(answer, midstream.ConnectionLost) for answer in answers)
+            return
+        await peer.socket.close(CloseCode.DRAINING)
+        peer = await reconnected(server, "s1")
+        frame = await peer.receive(Attach)
+        if becomes == "goes on":
+            await peer.send(Attached(request_id="r", ref=frame.ref))
+            await peer.receive(Ping)
+            assert [await peer.receive(Frame) for _ in said] == said
+            peer.seqs["r"] = 1
+            await peer.send(final("r", 0, "cancelled", ref=said[-1].ref))
+        else:
+            await peer.send(error("request_taken", "r", frame.ref))
+        answers = await asyncio.wait_for(asyncio.gather(*saying, return_exceptions=True), 30)
+        failed = sum(isinstance(answer, midstream.MidstreamError) for answer in answers)
+        assert failed == len(calls) - (becomes == "goes on")
 
 
 async def test_after_a_snapshot_only_what_does_no_harm_twice_is_said_again(

@@ -75,7 +75,7 @@ export class Recorder {
   answered(frame, answer) {
     const { line, calls = [] } = ("seq" in answer && this.#answers.get(answer.seq)) || {};
     if (!line) return;
-    if (frame.type === "adjust") line.params = frame.params;
+    if (frame.type === "adjust") line.params = inTheServersWords(frame.params, answer);
     if (frame.type === "pause" && frame.kv) line.kv = frame.kv;
     if (frame.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
@@ -230,6 +230,14 @@ export class Recorder {
 
 /** @param {unknown} one @param {unknown} other */
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+
+/**
+ * What was asked for, as the server tells it from then on: by that it is compared.
+ * @param {Params} asked @param {any} answer
+ */
+function inTheServersWords(asked, { params: told }) {
+  return Object.fromEntries(Object.entries(asked).map(([name, value]) => [name, (value && told[name]) ?? value]));
+}
 
 /** @param {any} line */
 const hasContent = ({ text, messages, tokens }) => [text, messages, tokens].some((content) => content !== undefined);

@@ -410,6 +410,30 @@ test("what was not heard is said again, in order and by its old name; what is pe
   assert.equal(sentFrames(last).length, 2, "there is nothing left to say");
 });
 
+for (const becomes of ["goes on", "is not to be had", "cannot be reached"]) {
+  test(`whatever is said to a stream that was handed over is answered in the end: it ${becomes}`, async (t) => {
+    const { socket, stream } = await running(t, {}, becomes === "cannot be reached" ? { reconnectMs: 0 } : {});
+    const saying = Promise.allSettled([
+      stream.pause(), stream.resume(), stream.adjust({ top_k: 1 }), stream.inject({ text: "x" }), stream.rewind(0),
+      stream.toolResult("c", "so"), stream.approve("c"), stream.amend("c", {}), stream.cancel(),
+    ]);
+    await eventually(() => sentFrames(socket).length === 10 || null);
+    const said = sentFrames(socket).slice(1);
+    socket.end(1001);
+    if (becomes !== "cannot be reached") {
+      const next = await nextSocket(socket);
+      next.receive({ ...READY, session_id: "s2" });
+      if (becomes === "goes on") {
+        sendAttached(next);
+        assert.deepEqual(sentFrames(next).slice(2), said);
+        next.receive({ ...final("cancelled"), seq: 1, ref: said.at(-1).ref });
+      } else sendError(next, { ...UNKNOWN, code: "request_expired", request_id: "r", ref: next.sent[1].ref });
+    }
+    const answered = (await saying).filter(({ status }) => status === "fulfilled");
+    assert.equal(answered.length, becomes === "goes on" ? 1 : 0);
+  });
+}
+
 test("behind a snapshot only what may be done twice is said again", async (t) => {
   const { socket, stream } = await running(t);
   const twice = [stream.pause(), stream.resume(), stream.adjust({ top_k: 1 })];

@@ -127,8 +127,14 @@ withAndWithoutWorker("replay", [], (fixture) => {
     });
   }
 
-  for (const again of [{ grammar: { regex: "[a-m ]{20}[n-z ]*" } }, { guards: [{ name: "g", do: "finish", regex: "[^~]{30}" }] }]) {
-    test(`what was put in again behind a fork begins with that: ${Object.keys(again)}`, async () => {
+  const AGAIN = [
+    { grammar: { regex: "[a-m ]{20}[n-z ]*" } },
+    { guards: [{ name: "g", do: "finish", regex: "[^~]{30}" }] },
+    { grammar: { force: true, regex: "[a-m ]{20}[n-z ]*" } }, // as no server says it
+    { guards: [{ do: "finish", regex: "[^~]{30}", times: 3, name: "g" }] },
+  ];
+  for (const again of AGAIN) {
+    test(`what was put in again behind a fork begins with that: ${JSON.stringify(again)}`, async () => {
       const recorder = new Recorder();
       const stream = await fixture.client.start({ ...WARM, window: 1, max_tokens: 18, recorder });
       const [none] = Object.keys(again).map((name) => ({ [name]: null }));
