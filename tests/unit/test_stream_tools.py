@@ -946,6 +946,23 @@ def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that(
     assert (final.finish_reason, final.stop_reason) == ("stop", "<too")
 
 
+def test_so_it_does_where_a_result_is_missing_whatever_its_engine_holds_at() -> None:
+    """As it had where its end token was sampled: nothing of that is taken back."""
+    said = STOP.encode() + b"So <tool"
+    turn = PastInject(index=len(said), messages=[Message(role="user", content="x")])
+    past = Past(tokens=[*said, toy_model.EOS], steering=[turn])
+    asked: dict[str, Any] = ASKED | {"past": past, "on_tool_call": "continue"}
+    params = msgspec.structs.replace(lone().stream.context.params, stop=["<too"])
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [[2, 3]])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.answer(finish=api.Finish("eos", held=True))
+    one.answer(finish=CANCELLED)
+    events = one.take()
+    assert kinds(events) == ["Started", "Snapshot", "Final"]
+    assert isinstance(final := events[-1], protocol.Final)
+    assert (final.index, final.finish_reason, final.stop_reason) == (len(said) + 1, "stop", "<too")
+
+
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
     """Whoever adopts the stream reads it at once: the end of its reasoning comes before."""
     one = LoneStream(model=MODEL, on_disconnect="pause", asked=ASKED, reasoning_tokens=100)
