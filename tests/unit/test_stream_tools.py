@@ -963,6 +963,25 @@ def test_so_it_does_where_a_result_is_missing_whatever_its_engine_holds_at() -> 
     assert (final.index, final.finish_reason, final.stop_reason) == (len(said) + 1, "stop", "<too")
 
 
+def test_one_of_a_past_of_which_all_was_told_and_that_goes_on_is_rewound_to_where_it_began() -> None:
+    """Read again, what its end had told is no beginning of a call that is put in: it was content."""
+    asked: dict[str, Any] = ASKED | {"past": Past(tokens=[*b"a<"], text_length=2)}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.index = 2
+    put = FIND[1:48].encode()
+    one.steer(protocol.Inject(request_id="a", tokens=list(put)))
+    one.answer(api.Appended(2, len(put)))
+    one.write("x")
+    one.take()
+    one.steer(protocol.Rewind(request_id="a", to=2))
+    one.answer(api.Truncated(2))
+    one.write("yz")
+    assert one.stream.output.calls == []
+    assert one.stream.output.content() == "a<yz"
+
+
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
     """Whoever adopts the stream reads it at once: the end of its reasoning comes before."""
     one = LoneStream(model=MODEL, on_disconnect="pause", asked=ASKED, reasoning_tokens=100)
