@@ -804,6 +804,15 @@ def test_a_call_that_is_put_in_is_told_as_soon_as_it_is_read_also_to_who_has_pau
     assert [call["end"] for call in client.calls] == [0]
 
 
+def test_so_it_is_to_who_is_told_of_several_tokens_at_once() -> None:
+    """There may be none to wait for."""
+    one = LoneStream(model=MODEL, interval=4, asked=ASKED)
+    one.steer(protocol.Pause(request_id="a"))
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.answer(api.Paused(0), api.Appended(0, len(STOP)))
+    assert kinds(one.take())[-1] == "ToolCallDone"
+
+
 def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, read = [ord("<")] * 3000, ReadTokens(monkeypatch)
     past = Past(tokens=[97], steering=[PastInject(index=1, tokens=tokens)])
