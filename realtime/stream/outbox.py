@@ -331,7 +331,9 @@ class Outbox:
                     ready = list(takewhile(self._may_be_sent, kept))
                     del kept[: len(ready)]
         if ready:
-            whole = self._whole_intervals(len(ready), ready[-1].index + 1)
+            whole = len(ready)
+            if ready[-1].token is not None:  # else it waits for no token more: perhaps none comes
+                whole = self._whole_intervals(whole, ready[-1].index + 1)
             kept[:0] = ready[whole:]
             self._send_tokens(events, ready[:whole])
         self._wait_on(kept)

@@ -107,7 +107,6 @@ class SpannedText:
         self._has_whole = False  # calls, in the last turn: asked for with every token
         self._content = TextStream(tokenizer, stop, min_tokens)
         self._fed = 0
-        self._flushed: int | None = None  # with how many tokens what the end tells was told as well
         self._amended: str | None = None  # the call that is being written anew
         self._told_calls = 0  # ever, those that were rewound too: no two have the same id
         self._past_ids: frozenset[str] = frozenset()
@@ -155,8 +154,9 @@ class SpannedText:
         return self._content.flush()
 
     def note_flushed(self) -> None:
-        """What was told in the end is of its past: it stands with the last token, and is told as a whole."""
-        self._flushed = self._fed
+        """What was told in the end is of its past: it stands with the last token, from which on whoever reads
+        again reads on, and is told as a whole."""
+        self._keep_copy()
         self._beside = []
 
     # -- and beside it ---------------------------------------------------------------------------
@@ -280,9 +280,12 @@ class SpannedText:
     def _note_read(self, tokens: Sequence[int]) -> None:
         self._read_since += sum(map(self._size, tokens))
         if self._read_since >= COPY_EVERY and self._read_since >= self._reader.held // COPY_SHARE:
-            self._copies.append(_copy(self._fed, len(self._injected), self._reader))
-            self._copied_bytes += self._copies[-1].bytes
-            self._read_since = 0
+            self._keep_copy()
+
+    def _keep_copy(self) -> None:
+        self._copies.append(_copy(self._fed, len(self._injected), self._reader))
+        self._copied_bytes += self._copies[-1].bytes
+        self._read_since = 0
 
     def rewound(
         self, tokens: Sequence[int], index: int, sent: int, stop: tuple[str, ...], min_tokens: int
@@ -297,7 +300,6 @@ class SpannedText:
         while self._copies[-1].fed > index or self._copies[-1].injected > kept:
             self._copied_bytes -= self._copies.pop().bytes
         self._reader, self._fed = self._read_until(tokens, index, self._injected), index
-        self._flushed = None
         last = self._copies[-1]
         again = self._injected[last.injected :]
         self._read_since = sum(
@@ -343,7 +345,6 @@ class SpannedText:
         before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
         if injected is not None:
             before = _first_of(before, injected)
-        flushed = flushed or count == self._fed == self._flushed
         lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(

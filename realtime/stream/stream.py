@@ -736,7 +736,7 @@ class Stream:
         if self.concluded:  # a guard has ended it
             return
         withheld = self._guarding.withholds
-        held = end_is_held and bool(self._tools.missing) and not withheld
+        held = end_is_held and bool(self._tools.missing) and not (withheld or ends)
         if held or (end_is_held and self._stands_behind_end(news)):
             self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
         if held and self._pausing.reason is None:  # before what commands did: they came behind that token
@@ -747,10 +747,13 @@ class Stream:
         self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, now)
 
     def _ends_at_held_end(self, now: float) -> bool:
-        """Whether nobody has it go on from there: no result is missing, and no guard acts."""
+        """Whether nobody has it go on from there: it had stopped there, or no result is missing, and no guard
+        acts."""
+        if self.context.had_stopped:
+            return True
         if self._guarding.withholds or self._tools.missing:
             return False
-        return self.context.had_stopped or not self._guard_acts_at_end(now)
+        return not self._guard_acts_at_end(now)
 
     def _receive_changes(self, rest: RestOfNews) -> list[PendingCommand]:
         """As far as what they put in is read in this turn."""

@@ -804,6 +804,15 @@ def test_a_call_that_is_put_in_is_told_as_soon_as_it_is_read_also_to_who_has_pau
     assert [call["end"] for call in client.calls] == [0]
 
 
+def test_so_it_is_to_who_is_told_of_several_tokens_at_once() -> None:
+    """There may be none to wait for."""
+    one = LoneStream(model=MODEL, interval=4, asked=ASKED)
+    one.steer(protocol.Pause(request_id="a"))
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode())))
+    one.answer(api.Paused(0), api.Appended(0, len(STOP)))
+    assert kinds(one.take())[-1] == "ToolCallDone"
+
+
 def test_one_of_a_past_is_read_in_slices_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens, read = [ord("<")] * 3000, ReadTokens(monkeypatch)
     past = Past(tokens=[97], steering=[PastInject(index=1, tokens=tokens)])
@@ -944,6 +953,42 @@ def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that(
     one.answer(finish=EOS)
     final = one.final()
     assert (final.finish_reason, final.stop_reason) == ("stop", "<too")
+
+
+def test_so_it_does_where_a_result_is_missing_whatever_its_engine_holds_at() -> None:
+    """As it had where its end token was sampled: nothing of that is taken back."""
+    said = STOP.encode() + b"So <tool"
+    turn = PastInject(index=len(said), messages=[Message(role="user", content="x")])
+    past = Past(tokens=[*said, toy_model.EOS], steering=[turn])
+    asked: dict[str, Any] = ASKED | {"past": past, "on_tool_call": "continue"}
+    params = msgspec.structs.replace(lone().stream.context.params, stop=["<too"])
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [[2, 3]])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.answer(finish=api.Finish("eos", held=True))
+    one.answer(finish=CANCELLED)
+    events = one.take()
+    assert kinds(events) == ["Started", "Snapshot", "Final"]
+    assert isinstance(final := events[-1], protocol.Final)
+    assert (final.index, final.finish_reason, final.stop_reason) == (len(said) + 1, "stop", "<too")
+
+
+def test_one_of_a_past_of_which_all_was_told_and_that_goes_on_is_rewound_to_where_it_began() -> None:
+    """Read again, what its end had told is no beginning of a call that is put in: it was content."""
+    asked: dict[str, Any] = ASKED | {"past": Past(tokens=[*b"a<"], text_length=2)}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.index = 2
+    put = FIND[1:48].encode()
+    one.steer(protocol.Inject(request_id="a", tokens=list(put)))
+    one.answer(api.Appended(2, len(put)))
+    one.write("x")
+    one.take()
+    one.steer(protocol.Rewind(request_id="a", to=2))
+    one.answer(api.Truncated(2))
+    one.write("yz")
+    assert one.stream.output.calls == []
+    assert one.stream.output.content() == "a<yz"
 
 
 def test_what_nobody_can_refuse_is_heard_when_it_is_read() -> None:
