@@ -23,7 +23,10 @@ from tests.fakes.simulated_server import SimulatedServer
 
 
 class Payer:
+    number = 1
+
     def __init__(self) -> None:
+        self.payer = self
         self.paid: list[float] = []
 
     async def pay(self, work_s: float) -> None:
