@@ -52,7 +52,7 @@ def options_for(folder: Path, devices: int) -> api.EngineOptions:
         devices=devices,
         device="cpu",
         dtype="float64",
-        kv_tokens=64 if folder.name == "tiny-qwen3" else 112,  # most of its layers slide, and keep less
+        kv_tokens=72 if folder.name == "tiny-qwen3" else 112,  # most of its layers slide, and keep less
         block_size=4,
         step_tokens=24,
         batch_rows=4,
