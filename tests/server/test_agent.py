@@ -612,14 +612,20 @@ async def test_a_fork_that_goes_on_behind_its_streams_calls_plays_the_same(
         assert (await client.replay(record)).equal
 
 
-async def test_where_a_guard_pauses_it_before_the_turns_end_as_the_record_does_not_they_differ_there(
-    client: midstream.Client, tmp_path: Path
-) -> None:
+async def recorded_run(client: midstream.Client, tmp_path: Path) -> Record:
+    """Of a run that called once, and thanked for the result."""
     file = tmp_path / "run.jsonl"
     with client.record(file):
         run = await client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
         assert await run.answer() == "Thanks."
     (record,) = midstream.read_records(file)
+    return record
+
+
+async def test_where_a_guard_pauses_it_before_the_turns_end_as_the_record_does_not_they_differ_there(
+    client: midstream.Client, tmp_path: Path
+) -> None:
+    record = await recorded_run(client, tmp_path)
     record.start.params.guards = [Guard(name="g", do="pause", regex="So")]
     replay = await client.replay(record)
     assert not replay.equal
@@ -631,11 +637,7 @@ async def test_one_that_had_gone_on_without_results_and_was_taken_back_stands_th
     client: midstream.Client, tmp_path: Path
 ) -> None:
     """What waits for results would go on by itself where its calls are taken back."""
-    file = tmp_path / "run.jsonl"
-    with client.record(file):
-        run = await client.run(Agent(tools=[weather]), saying(f"So.{PARIS}", "Thanks."))
-        assert await run.answer() == "Thanks."
-    (record,) = midstream.read_records(file)
+    record = await recorded_run(client, tmp_path)
     at, waits = next((at, line) for at, line in enumerate(record.lines) if isinstance(line, Waits))
     steered: list[Line] = [Resume(stream=1, index=waits.index), Rewind(stream=1, index=2)]
     steered += [Inject(stream=1, index=2, text=" But")] * 9

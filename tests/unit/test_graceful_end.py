@@ -132,24 +132,35 @@ async def test_what_an_answer_over_http_is_made_of_is_handed_over_when_the_grace
     assert failure.event().retryable
 
 
+def kept_elsewhere() -> api.Journal:
+    """What an engine keeps of another gateway's stream."""
+    there = SimulatedServer(SIZE, keeps=True)
+    RecordingListener(there).send(endless("there", on_disconnect="continue"))
+    there.tick()
+    (stream,) = there.hub.streams
+    return there.engines[0].keeping.kept[stream.number].journal.told()
+
+
+async def looked_for(here: SimulatedServer, listener: RecordingListener) -> int:
+    """Engines are asked for that stream: under this number."""
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener.send(protocol.Attach(request_id="there", after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    return number
+
+
 async def test_what_is_looked_for_elsewhere_when_the_grace_is_over_stays_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It would come behind what is handed over, and be cancelled with what ends here, or come behind that."""
     monkeypatch.setattr("realtime.hub.handing_over.HANDED_OVER_A_TURN", 1)
-    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
-    RecordingListener(there).send(endless("there", on_disconnect="continue"))
-    there.tick()
-    (stream,) = there.hub.streams
-    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    journal, here = kept_elsewhere(), SimulatedServer(SIZE, keeps=True)
     listener = RecordingListener(here)
     for name in ("here", "here too"):
         listener.send(endless(name, on_disconnect="continue"))
     here.tick()
-    del here.hub._adoptions.may_be_found  # it is the real one that is asked
-    listener.send(protocol.Attach(request_id="there", after=-1))
-    await asyncio.sleep(0)
-    (number,) = here.hub._keepers._searches
+    number = await looked_for(here, listener)
     ending = asyncio.create_task(_ended(here.hub, SimpleNamespace(open={}), grace_s=0, hands_over=True))
     while not listener.lost:
         here.clock.advance(0)
@@ -165,18 +176,11 @@ async def test_what_is_looked_for_elsewhere_when_the_grace_is_over_stays_there(
 
 
 async def test_where_all_ends_with_the_server_nothing_is_taken_over_behind_that() -> None:
-    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
-    RecordingListener(there).send(endless("there", on_disconnect="continue"))
-    there.tick()
-    (stream,) = there.hub.streams
-    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    journal, here = kept_elsewhere(), SimulatedServer(SIZE, keeps=True)
     listener = RecordingListener(here)
     listener.send(endless("here", on_disconnect="continue"))
     here.tick()
-    del here.hub._adoptions.may_be_found  # it is the real one that is asked
-    listener.send(protocol.Attach(request_id="there", after=-1))
-    await asyncio.sleep(0)
-    (number,) = here.hub._keepers._searches
+    number = await looked_for(here, listener)
     ending = asyncio.create_task(_ended(here.hub, SimpleNamespace(open={}), grace_s=0))
     while not any(isinstance(said, api.Cancel) for said in itertools.chain.from_iterable(here.down)):  # noqa: ASYNC110
         await asyncio.sleep(0)
