@@ -32,6 +32,7 @@ from tests.server.test_several_gateways_command import KEPT
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.timeout(600),  # whatever it waits for is waited for with patience
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
 ]
 PART = {"credit": {"limit": 20}, "grace_ms": 600_000}  # of what it would say; Ray may take its time
@@ -324,9 +325,11 @@ async def test_a_machine_may_die(fleet: Fleet) -> None:
 async def test_a_machine_may_freeze(fleet: Fleet) -> None:
     async with streams_that_go_on(fleet):
         frozen = fleet.machine()
-        await fleet.struck(frozen, signal.SIGSTOP)
-    for process in frozen:
-        os.kill(process, signal.SIGKILL)
+        try:
+            await fleet.struck(frozen, signal.SIGSTOP)
+        finally:
+            for process in frozen:
+                os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.skipif(not HAS_REDIS, reason="it is about Redis: install redis-server")

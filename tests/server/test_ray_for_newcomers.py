@@ -25,6 +25,7 @@ from tests.server.server_process import PATIENCE_S, Served, environment
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.timeout(600),  # whatever it waits for is waited for with patience
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
 ]
 ROOT = Path(__file__).parents[2]

@@ -22,6 +22,7 @@ from tests.server.server_process import PATIENCE_S, environment
 
 pytestmark = [
     pytest.mark.ray,
+    pytest.mark.timeout(600),  # whatever it waits for is waited for with patience
     pytest.mark.skipif(find_spec("ray") is None, reason="it is about Ray, which is not installed"),
     pytest.mark.skipif(which("redis-server") is None, reason="it is about Redis: install redis-server"),
 ]
