@@ -209,10 +209,10 @@ class Adoptions:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
         self._check_open()
         stream.adopt(engine, rebuilt.unsaid(), journal.credit, journal.adoptions, keeping)
-        entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)
+        entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         self._registry.add(entry)
         self._observer.started(stream, origin, self._clock())
         if self._serving.engines.get(engine.number) is engine:

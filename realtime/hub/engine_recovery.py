@@ -183,6 +183,11 @@ class EngineRecovery:
         elif moved > FEW and last is not None:
             self._unproven.get(engine, set()).discard(number)
 
+    def rests(self, engine: int, number: int) -> list[int]:
+        """A stream that comes has nothing to be computed; returns those that the engine is given now."""
+        self._pass(engine, number)
+        return self._go_on(engine)
+
     def preparing(self, engine: int, number: int) -> None:
         """The engine has begun with a stream that has no credit: it will hear no token of it."""
         self._preparing.setdefault(engine, set()).add(number)

@@ -14,12 +14,14 @@ from engine import api
 from realtime.hub.departures import Departures
 from realtime.hub.keepers import KeptAnswer
 from realtime.hub.listener import Listener
+from realtime.hub.mistakes import end_by_mistake
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.serving import Serving
 from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.slices import Slices
 from realtime.hub.subscriptions import Subscriptions
+from realtime.hub.waking import Waking
 from realtime.stream.stream import Stream
 
 HANDED_OVER_A_TURN = 64  # streams
@@ -34,6 +36,8 @@ class HandingOver:
         departures: Departures,
         observer: Observer,
         note_if_empty: Callable[[], None],
+        waking: Waking,
+        clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
     ) -> None:
         self._registry = registry
@@ -42,6 +46,8 @@ class HandingOver:
         self._departures = departures
         self._observer = observer
         self._note_if_empty = note_if_empty
+        self._waking = waking
+        self._clock = clock
         self._next_turn = partial(call_later, 0)
 
     def receive(self, engine: ServingEngine, answer: KeptAnswer) -> None:
@@ -77,20 +83,27 @@ class HandingOver:
         return filter(None, map(self._registry.by_number, numbers))
 
     def _leave(self, some: Iterable[LiveStream], *, also_read: bool) -> None:
-        for entry in some:
-            if self._registry.by_number(entry.stream.number) is not entry:  # it is no more, or another's
-                continue
-            reader = self._subscriptions.listener_of(entry.stream)
-            if entry.engine is None or not entry.may_be_adopted or (reader and not also_read):
-                continue
-            if reader is not None:
-                reader.forget(entry.stream)
-            self._departures.bring_in_order(entry.stream)
-            if entry.stream.ended:  # there was no room for one more that nobody reads
-                continue
-            self._let_go(entry)
-            entry.engine.say(api.Disown(entry.stream.number))
-        self._serving.flush()
+        with self._waking() as wake:
+            for entry in some:
+                if self._registry.by_number(entry.stream.number) is not entry:  # it is no more, or another's
+                    continue
+                try:
+                    self._leave_one(entry, also_read=also_read)
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    end_by_mistake(entry, error, "hand it over", self._clock())
+                    wake(entry.stream)
+
+    def _leave_one(self, entry: LiveStream, *, also_read: bool) -> None:
+        reader = self._subscriptions.listener_of(entry.stream)
+        if entry.engine is None or not entry.may_be_adopted or (reader and not also_read):
+            return
+        if reader is not None:
+            reader.forget(entry.stream)
+        self._departures.bring_in_order(entry.stream)
+        if entry.stream.ended:  # there was no room for one more that nobody reads
+            return
+        self._let_go(entry)
+        entry.engine.say(api.Disown(entry.stream.number))
 
     def _let_go(self, entry: LiveStream) -> Listener | None:
         """It is another gateway's, or will be; returns who read it here."""

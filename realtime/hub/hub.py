@@ -41,6 +41,7 @@ from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
+from realtime.hub.mistakes import end_by_mistake
 from realtime.hub.models import Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
@@ -179,7 +180,8 @@ class Hub:
             self._departures,
             observer,
             self.note_if_empty,
-            self._call_later,
+            waking,
+            *timing,
         )
         self._starter = StreamStarter(
             self._quotas,
@@ -340,8 +342,11 @@ class Hub:
         with self._waking() as wake:
             for entry in some:
                 if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's
-                    entry.stream.cancel(self._clock(), entry.step)
-                    entry.note(protocol.Cancel(request_id=entry.key.request_id))
+                    try:
+                        entry.stream.cancel(self._clock(), entry.step)
+                        entry.note(protocol.Cancel(request_id=entry.key.request_id))
+                    except Exception as error:  # noqa: BLE001 - whatever it is
+                        end_by_mistake(entry, error, "cancel it", self._clock())
                     wake(entry.stream)
 
     # -- a frame ---------------------------------------------------------------------------------

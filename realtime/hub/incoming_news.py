@@ -8,7 +8,6 @@ again. It knows neither frames nor who listens.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 from engine import api
 from realtime.hub.deadlines import Deadlines
 from realtime.hub.decoded_turns import DecodedTurns
-from realtime.hub.long_texts import told
+from realtime.hub.mistakes import end_by_mistake
 from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
@@ -31,8 +30,6 @@ from realtime.stream.pending_commands import PendingCommand
 from realtime.stream.spanned_text import FEW
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
-
-log = logging.getLogger(__name__)
 
 NEWS_A_TURN = 256  # tokens that are taken in before others have their turn
 GUARDED_TOKEN = 32  # as how many one counts that guards read
@@ -265,15 +262,10 @@ class IncomingNews:
         return effective
 
     def _tell(self, entry: LiveStream, receive: Receive, news: api.News, now: float) -> list[PendingCommand]:
-        """A mistake of ours ends the stream that it shows in, and no other."""
         try:
             return receive(news, now)
-        except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
-            stream = entry.stream
-            log.error("stream %d failed in the gateway: %s in %s", stream.number, *told(error))
-            stream.fail("the server failed to take in what was decoded", now)
-            if entry.engine is not None:
-                entry.engine.say(api.Cancel(stream.number))
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            end_by_mistake(entry, error, "take in what was decoded", now)
             return []
 
     def time_hold(self, entry: LiveStream) -> None:

@@ -12,6 +12,7 @@ from functools import partial
 
 from engine import api
 from midstream.protocol import CatalogModel, ModelState
+from realtime.hub.mistakes import end_by_mistake
 from realtime.hub.models import Keeper, KnownModel, Models
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
@@ -154,7 +155,10 @@ class Serving:
         with self._waking() as wake:
             for entry in lost:
                 entry.engine = None
-                entry.stream.lose_engine(self._clock())
+                try:
+                    entry.stream.lose_engine(self._clock())
+                except Exception as error:  # noqa: BLE001 - whatever it is
+                    end_by_mistake(entry, error, "go on without its engine", self._clock())
                 wake(entry.stream)
 
     def flush(self) -> None:

@@ -117,23 +117,27 @@ class StreamStarter:
         else:
             opening, quota = self._of_prompt(key.tenant, frame, tokens, model, turns)
             context = opening.context
-        number = tenant_number(key.tenant)
-        engine = self._choose(model.name, context, number)
-        model = model if engine is None else engine.model
-        stream = Stream(
-            self._next_number(),
-            frame,
-            context,
-            model=model,
-            owner=Owner(number, listener.payer.number),
-            window=self._window,
-            engine=engine,
-            memory=listener.memory,
-            now=now,
-            eta_ms=eta_ms,
-            keeping=self._keeping(key, frame, opening, model, engine, parent),
-        )
-        return LiveStream(key, stream, start_digest(frame), quota, engine)
+        try:
+            number = tenant_number(key.tenant)
+            engine = self._choose(model.name, context, number)
+            model = model if engine is None else engine.model
+            stream = Stream(
+                self._next_number(),
+                frame,
+                context,
+                model=model,
+                owner=Owner(number, listener.payer.number),
+                window=self._window,
+                engine=engine,
+                memory=listener.memory,
+                now=now,
+                eta_ms=eta_ms,
+                keeping=self._keeping(key, frame, opening, model, engine, parent),
+            )
+            return LiveStream(key, stream, start_digest(frame), quota, engine)
+        except BaseException:  # it has no place that would be given back at its end
+            quota.end()
+            raise
 
     def _keeping(
         self,

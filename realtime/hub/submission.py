@@ -154,14 +154,12 @@ class Submission:
     def engine_ready(self, engine: ServingEngine) -> None:
         """It knows no stream yet: those that have none are given to it, or to others."""
         self._engines[engine.number] = engine
-        homeless = [entry for entry in self._entries if entry.engine is None]
-        live = [entry.stream for entry in homeless if not entry.stream.concluded]
-        computing = [stream.number for stream in live if stream.needs_compute]
-        self._give(engine, [stream.number for stream in live if not stream.needs_compute])
         if others := len(self._engines) > 1:
             for each in self._engines.values():
                 each.ask_for_blocks()
-        self._give(engine, self._recovery.engine_ready(engine.number, computing, others=others))
+        homeless = [entry for entry in self._entries if entry.engine is None and not entry.stream.concluded]
+        waiting = [entry.stream.number for entry in homeless]
+        self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=others))
         self.place(homeless)
 
     def place(self, entries: Iterable[LiveStream]) -> None:
@@ -181,7 +179,9 @@ class Submission:
                     continue
                 if stream.needs_compute:
                     self._recovery.given(engine.number, [stream.number])
-                given.append(self._assign(engine, entry))
+                entry.engine = engine
+                engine.give(stream.number, len(stream.context))
+                given.append(Given(engine, stream.number))
         finally:
             self._slices.add(given)
 
@@ -239,16 +239,15 @@ class Submission:
         # Of very many that lost an engine, some have yet to be told when their turn has come on another.
         if lost := [entry for entry in self._known(numbers) if entry.engine is not None]:
             self._tell_lost(lost)  # which may end them
-        self._slices.add([self._assign(engine, entry) for entry in self._known(numbers)])
+        given = list[Given]()
+        for entry in self._known(numbers):
+            entry.engine = engine
+            given.append(Given(engine, entry.stream.number))
+        self._slices.add(given)
 
     def _known(self, numbers: list[int]) -> Iterable[LiveStream]:
         """Others have ended while they were held back."""
         return filter(None, map(self._registry.by_number, numbers))
-
-    def _assign(self, engine: ServingEngine, entry: LiveStream) -> Given:
-        entry.engine = engine
-        engine.give(entry.stream.number, len(entry.stream.context))
-        return Given(engine, entry.stream.number)
 
     def _weight(self, one: Given) -> int:
         entry = self._registry.by_number(one.number)
@@ -263,6 +262,9 @@ class Submission:
             for engine, number in given:
                 entry = self._registry.by_number(number)
                 if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
+                    engine.give(number, len(entry.stream.context))
+                    if not entry.stream.needs_compute:
+                        self._clear(engine, self._recovery.rests(engine.number, number))
                     first = entry.stream.paused == "loading"
                     self._submit_one(entry.stream, engine, engine.decodes and not first)
                     if not first:

@@ -262,10 +262,9 @@ class Stream:
     def needs_compute(self) -> bool:
         """Whether a new engine has something to compute for it: without credit, only its first prompt."""
         rest = self._reading_on.rest
-        ends = rest is not None and rest.finish is not None
-        held = self.concluded or ends or self._pausing.holds
-        first = not len(self.output) and self.prompt_tokens > 1
-        return not held and (first or self.wants_tokens)
+        if self._pausing.holds or self.concluded or (rest is not None and rest.finish is not None):
+            return False
+        return not self.out_of_credit or (self.prompt_tokens > 1 and not len(self.output))
 
     @property
     def needs_engine(self) -> bool:

@@ -311,6 +311,7 @@ PURE = [
         "incoming_news",
         "frame_queues",
         "long_texts",
+        "mistakes",
         "tokenizing_pool",
         "quota",
     )

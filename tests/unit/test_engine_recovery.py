@@ -200,6 +200,17 @@ def test_those_without_credit_have_moved_when_nothing_is_prepared_any_more() -> 
     assert recovery.prepared(E) == [], "what the last engine had begun with says nothing of this one"
 
 
+def test_who_has_nothing_to_be_computed_as_it_comes_there_is_not_waited_for() -> None:
+    recovery = EngineRecovery()
+    recovery.engine_ready(E, [1, 2, 3], others=False)
+    recovery.engine_died(E)
+    assert recovery.engine_ready(E, [1, 2, 3], others=False) == [1]
+    assert recovery.rests(E, 1) == [2]
+    assert recovery.rests(E, 2) == [3]
+    assert recovery.rests(E, 3) == []
+    assert proven(recovery)
+
+
 class WatchedNumber(int):
     """Of a stream; how often any of them was compared."""
 

@@ -353,9 +353,9 @@ def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
         listener.send(endless(name))
     server.kill_engine()
     server.revive_engine()
-    assert submitted(server) == 1
+    assert (submitted(server), server.hub.serving.engines[0].streams) == (1, 1)
     server.clock.advance(0)
-    assert submitted(server) == 2
+    assert (submitted(server), server.hub.serving.engines[0].streams) == (2, 2)
     server.kill_engine()
     server.clock.advance(0)
     assert submitted(server) == 0, "there is nobody to give them to"
@@ -368,6 +368,19 @@ def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     server.revive_engine()
     server.clock.advance(0)
     assert submitted(server) == 2
+
+
+def test_whoever_has_nothing_to_be_computed_on_a_new_engine_is_not_waited_for() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless("a"))
+    listener.hear_token()
+    listener.send(protocol.Pause(request_id="a"))
+    rest(server)
+    server.kill_engine()
+    server.revive_engine()
+    assert submitted(server) == 1
+    assert server.hub.serving.is_proven(0)
 
 
 def test_what_a_stream_takes_along_for_whoever_adopts_it_weighs_until_it_has_ended(

@@ -213,6 +213,23 @@ async def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_he
     assert given_up.ended
 
 
+async def test_where_one_fails_the_others_are_handed_over_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(start(request_id=name, params=SHORT, on_disconnect="continue"))
+    server.tick()
+    bad = server.hub.streams[1]
+    monkeypatch.setattr(server.hub._departures, "bring_in_order", lambda stream: stream is not bad or 1 // 0)
+    await server.hub.hand_over(also_read=True)
+    assert not server.hub.streams
+    assert bad.final is not None
+    assert bad.final.finish_reason == "error"
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tenant's streams that nobody reads hold too much: this server's end has to go on all the same."""
     monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 1)

@@ -213,3 +213,18 @@ def test_what_was_released_is_known_to_be_where_its_stream_is_adopted() -> None:
     assert not server.hub.streams[0].released
     server.check_kept()
     assert server.adoptions == 3
+
+
+def test_a_start_that_fails_by_a_mistake_of_ours_takes_no_place_of_its_tenants(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Allowance(max_streams=1)
+    server = SimulatedServer(SIZE, quotas=Quotas(lambda tenant: one))
+    listener = RecordingListener(server)
+    with monkeypatch.context() as patch:
+        patch.setattr("realtime.hub.starting.start_digest", lambda frame: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            listener.send(start("a"))
+    listener.send(start("b"))
+    assert not listener.errors
+    rest(server)
