@@ -21,6 +21,7 @@ from engine import api
 from engine.heap import settle_heap
 from engine.loading_heartbeat import heartbeat
 from engine.logs import configure_logging
+from engine.model.with_parent import end_with_parent
 from engine.pipe import Pipe
 from engine.pipe_reader import PipeReader
 from engine.spare import wait_for_options
@@ -74,6 +75,7 @@ def _may_copy() -> bool:
 
 
 def serve(pipe: Pipe, options: api.EngineOptions) -> int:
+    end_with_parent()  # the gateway, by now a copy's, too: what has hung does not notice that the pipe closes
     reader = PipeReader(pipe)
     configure_logging(options.log_level, options.log_format)
     from engine.build.ranks import other_ranks

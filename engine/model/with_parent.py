@@ -22,12 +22,17 @@ def with_this_process(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", "engine.model.with_parent", str(os.getpid()), module, *arguments]
 
 
-def main(argv: list[str]) -> None:
-    _, parent, module, *arguments = argv
+def end_with_parent() -> None:
+    """From now on, whoever that is, and also where this process hangs, and hears of nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != int(parent):  # it had ended before
-            sys.exit(1)
+
+
+def main(argv: list[str]) -> None:
+    _, parent, module, *arguments = argv
+    end_with_parent()
+    if sys.platform == "linux" and os.getppid() != int(parent):  # it had ended before
+        sys.exit(1)
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

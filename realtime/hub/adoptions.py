@@ -69,14 +69,14 @@ class Adoptions:
         clock: Callable[[], float],
         wall: Callable[[], float],
         numbers: Callable[[], int],
-        live: Callable[[LiveStream, float], None],
+        live: Callable[[LiveStream, protocol.Start, float], None],
         keepers: Keepers,
         pool: TokenizingPool,
         *,
         window: int,
     ) -> None:
         """`wall`: the time that all gateways have. `numbers`: for streams. `live`: there is one more, that
-        may go on for so many seconds, and that nobody listens to."""
+        began so, may go on for so many seconds, and that nobody listens to."""
         self._registry = registry
         self._serving = serving
         self._quotas = quotas
@@ -220,7 +220,7 @@ class Adoptions:
             engine.progressed((number,))
         else:
             self._serving.lose(entry)
-        self._live(entry, record.deadline - self._wall())
+        self._live(entry, record.start, record.deadline - self._wall())
 
     def _check_open(self) -> None:
         """Whoever has handed over all that others can adopt, and cancelled the rest, would end what comes."""

@@ -684,9 +684,11 @@ class Hub:
             raise Refusal("overloaded", f'The model "{known.name}" is being loaded.', retry_after_ms=1000)
         return known.served
 
-    def _take_in(self, entry: LiveStream, timeout_s: float) -> None:
-        """A stream that was adopted."""
-        entry.timeout = self._deadlines.after(max(0.0, timeout_s), entry, self._time_out)
+    def _take_in(self, entry: LiveStream, start: protocol.Start, left_s: float) -> None:
+        """A stream that was adopted. By a clock that was put back, or is behind that of the machine where it
+        began, more would be left to it than it may have in all."""
+        timeout_s = min(max(0.0, left_s), self._starter.timeout_s(start))
+        entry.timeout = self._deadlines.after(timeout_s, entry, self._time_out)
         self._empty.clear()
         self._incoming.time_hold(entry)
         self._departures.await_somebody(entry)

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -22,7 +23,7 @@ from realtime.hub import keepers
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
-from realtime.hub.stream_record import engine_key
+from realtime.hub.stream_record import StreamRecord, engine_key
 from realtime.hub.tokenizing_pool import THREADS
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Allowance
@@ -388,3 +389,19 @@ async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_
     assert turns == [0, 1, 2]
     (adopted,) = here.hub.streams
     assert adopted.context.params.guards == stream.context.params.guards
+
+
+async def test_by_a_clock_that_is_behind_none_lives_longer_than_it_may_in_all() -> None:
+    """When its time is over goes by the wall's clock, which may be another machine's, or was put back."""
+    key, journal = await a_journal(timeout_ms=60_000, grace_ms=600_000)
+    record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
+    ahead = replace(record, deadline=record.deadline + 1_000_000.0)
+    here = SimulatedServer(SIZE, keeps=True)
+    found = Found(here.hub.serving.engines[0], replace(journal, record=msgspec.msgpack.encode(ahead)), [])
+    search = Search([], doubtful=False)
+    await here.hub._adoptions._adopt(key, NUMBER, search, found, RecordingListener(here))
+    here.clock.advance(59.0)
+    before = list(here.engines[0].down)
+    here.clock.advance(1.0)
+    assert not before
+    assert here.engines[0].down[-1][0] == api.Cancel(NUMBER)

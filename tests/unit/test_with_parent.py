@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -40,6 +42,42 @@ def test_it_is_gone_when_its_parent_was_killed() -> None:
         assert select.select([child], [], [], 60)[0], "a process that has ended can be read"
     finally:
         os.close(child)
+
+
+# A server whose engine hangs as it is to load its model, in a call that lets no thread of it go on.
+SERVER = """
+import socket, subprocess, sys
+ours, theirs = socket.socketpair()
+command = [sys.executable, "-c", sys.argv[1], str(theirs.fileno()), "toy"]
+print(subprocess.Popen(command, pass_fds=[theirs.fileno()]).pid, flush=True)
+sys.stdin.read()
+"""
+HUNG = """
+import ctypes, sys
+from engine import __main__ as engine
+engine._warm_up = lambda model: None
+engine.wait_for_options = lambda pipe, may_copy: (pipe, None)
+engine.PipeReader = lambda pipe: print("hangs", flush=True) or ctypes.PyDLL(None).pause()
+engine.main(sys.argv)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody ends it")
+def test_an_engine_that_has_hung_is_gone_when_its_server_was_killed() -> None:
+    """It does not notice that its pipe closes, and would keep its memory for ever."""
+    command = [sys.executable, "-c", SERVER, HUNG]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        number = int(server.stdout.readline())
+        engine = os.pidfd_open(number)
+        assert server.stdout.readline() == "hangs\n"
+        server.kill()
+    try:
+        assert select.select([engine], [], [], 60)[0], "a process that has ended can be read"
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(engine, signal.SIGKILL)
+        os.close(engine)
 
 
 # An engine whose libraries take for ever to load.
