@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -469,6 +470,34 @@ async def test_where_nobody_takes_it_in_time_it_is_refused(server: FakeServer, r
             await starting
         await peer.send(token(0, "a"))
         assert await stream.next()
+
+
+async def test_what_is_held_once_more_is_held_as_long_again(
+    server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server that goes away refuses it, when it has begun elsewhere and comes back."""
+    loop, over = asyncio.get_running_loop(), list[Callable[[], object]]()
+    refuse, call_at = client._session._refuse, loop.call_at
+
+    def at(when: float, call: Any, *what: Any, **context: Any) -> asyncio.TimerHandle:
+        over.extend([partial(call, *what)] if call == refuse else [])
+        return call_at(when, call, *what, **context)
+
+    monkeypatch.setattr(loop, "call_at", at)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await refuse_start(peer)
+    peer = await reconnected(server, "s1")
+    await peer.accept_start()
+    stream = await starting
+    await pong(peer)
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await peer.send(error("draining", "r", (await peer.receive(Attach)).ref))
+    peer = await reconnected(server, "s2", "s3")
+    over[0]()
+    await attach(peer, 0)
+    await peer.send(token(0, "a"))
+    assert await stream.next()
 
 
 async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None:
