@@ -254,7 +254,8 @@ class Session:
         return wait_s is not None
 
     def _retry(self, channel: Channel, connection: Connection | None) -> None:
-        if connection is self._connection:  # on another one it has been tried meanwhile
+        known = self._channels.get(channel.request_id) is channel
+        if known and connection is self._connection:  # on another one it has been tried meanwhile
             self._send_attach(channel)
 
     # -- receiving -------------------------------------------------------------------------------------
