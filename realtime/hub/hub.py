@@ -619,6 +619,10 @@ class Hub:
             self._observer.refused(error.code, listener.caller)
 
     def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
+        if self._registry.is_elsewhere(key):
+            raise Refusal(
+                "request_taken", f'Request "{frame.request_id}" is another server\'s now: steer it there.'
+            )
         if not self._registry.has_ended(key):
             raise Refusal("unknown_request", f'There is no request "{frame.request_id}": start it first.')
         if isinstance(frame, protocol.Grant | protocol.Cancel):

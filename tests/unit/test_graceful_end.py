@@ -370,6 +370,20 @@ async def test_what_waits_to_be_tokenized_for_a_stream_that_is_handed_over_has_n
     assert [json.loads(heard)["type"] for heard in peer.heard] == ["started"]
 
 
+async def test_who_steers_what_another_reads_is_told_that_it_was_handed_over() -> None:
+    """Also by what waits to be tokenized, and by what comes behind."""
+    server = SimulatedServer(SIZE, keeps=True)
+    reader, other = RecordingListener(server), RecordingListener(server)
+    reader.send(endless("a", on_disconnect="continue"))
+    other.send(protocol.Pause(request_id="a", ref="pause"))
+    other.send(protocol.Inject(request_id="a", text="long " * (LONG_TEXT // 4)))
+    await server.hub.hand_over(also_read=True)
+    await asyncio.wait_for(server.hub.wait_until_empty(), 30)
+    other.send(protocol.Resume(request_id="a"))
+    told = [answer for answer in other.answers if isinstance(answer, protocol.Error)] + other.errors
+    assert [error.code for error in told] == ["request_taken"] * 3
+
+
 async def test_who_is_handed_over_is_answered_nothing_more_and_asks_elsewhere() -> None:
     limits = ConnectionLimits(1 << 20, 10, 64, 16)
     server, peer, caller = SimulatedServer(SIZE), Peer(), Caller("websocket", tenant="a")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -469,6 +470,64 @@ async def test_where_nobody_takes_it_in_time_it_is_refused(server: FakeServer, r
             await starting
         await peer.send(token(0, "a"))
         assert await stream.next()
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, call: Callable[..., None]) -> list[Callable[[], object]]:
+    """What is to be called later, of these calls, for a test to call now."""
+    loop, later = asyncio.get_running_loop(), list[Callable[[], object]]()
+    call_at = loop.call_at
+
+    def at(when: float, what: Any, *of: Any, **context: Any) -> asyncio.TimerHandle:
+        later.extend([partial(what, *of)] if what == call else [])
+        return call_at(when, what, *of, **context)
+
+    monkeypatch.setattr(loop, "call_at", at)
+    return later
+
+
+async def test_what_is_held_once_more_is_held_as_long_again(
+    server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another server that goes away refuses it, when it has begun elsewhere and comes back."""
+    over = timed(monkeypatch, client._session._refuse)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await refuse_start(peer)
+    peer = await reconnected(server, "s1")
+    await peer.accept_start()
+    stream = await starting
+    await pong(peer)
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await peer.send(error("draining", "r", (await peer.receive(Attach)).ref))
+    peer = await reconnected(server, "s2", "s3")
+    over[0]()
+    await attach(peer, 0)
+    await peer.send(token(0, "a"))
+    assert await stream.next()
+
+
+async def test_what_was_refused_at_last_is_not_tried_on(
+    server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would begin, and nobody knows it any more."""
+    over, tries = timed(monkeypatch, client._session._refuse), timed(monkeypatch, client._session._retry)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
+    await refuse_start(peer)
+    peer = await reconnected(server, "s1")
+    put_off = error("overloaded", "r", (await peer.receive(Start)).ref)
+    await peer.send(replace(put_off, retry_after_ms=30_000))
+    await pong(peer)
+    pinging = asyncio.create_task(client.ping())
+    await pong(peer)
+    await pinging
+    (refuse,), (try_on,) = over, tries
+    refuse()
+    with pytest.raises(midstream.Draining):
+        await starting
+    try_on()
+    pinging = asyncio.create_task(client.ping())
+    await pong(peer)
+    await pinging
 
 
 async def test_a_start_said_again_is_refused_at_last(server: FakeServer) -> None:

@@ -172,6 +172,7 @@ export class Session {
       if (restarting) this.#receiveRestarted(restarting, event);
       else this.#receiveOfStream(event);
       if (mayAnswer(event)) this.#pending.receiveAnswer(event.ref, event);
+      if (event.type === "started") this.#openForks(event.request_id);
       if (event.type === "final") {
         this.#pending.receiveFinal(event, Boolean(channel?.answersLost));
         this.#openForks(event.request_id);
@@ -278,13 +279,14 @@ export class Session {
   }
 
   /**
-   * Whether it forks one that may have to be started first, perhaps again, where nobody knows it any more. None waits for
-   * itself, nor for one that does for it. @param {PendingFrame | undefined} opening
+   * Whether it forks one that may have to be started first, perhaps again, where nobody knows it any more; a start that is
+   * said again may be put off. None waits for itself, nor for one that does for it. @param {PendingFrame | undefined} opening
    */
   #waitsForItsStream(opening) {
     const forked = this.#channels.get(forkedBy(opening));
     const fork = this.#channels.get(opening?.requestId);
-    return Boolean(forked && fork && forked.number < fork.number && !forked.open);
+    if (!forked || !fork || forked.number >= fork.number) return false;
+    return !forked.open || Boolean(this.#pending.opening(forked.requestId)?.backoff);
   }
 
   /** Those that waited for this stream, which is open, or is none. @param {string} requestId */
@@ -350,13 +352,13 @@ export class Session {
   #receiveAttached(event) {
     this.#connection.confirm();
     const channel = this.#channels.get(event.request_id);
+    this.#pending.resolve(this.#pending.opening(event.request_id)?.ref, event);
     if (channel) {
       const { requestId, core: { granted: limit } } = channel;
       channel.core.epoch = event.epoch ?? 0;
       if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
       this.#resend(channel, event.pending ?? []);
     }
-    this.#pending.resolve(this.#pending.opening(event.request_id)?.ref, event);
   }
 
   /** Send again what was not received, in its order. @param {Channel} channel @param {string[]} received */

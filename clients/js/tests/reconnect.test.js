@@ -312,10 +312,30 @@ test("a fork of one that waits for its stream waits for that", async (t) => {
   const forking = [client.fork("r", { request_id: "f" }), client.fork("f", { request_id: "g" })];
   assert.deepEqual(asked(next), []);
   sendAttached(next);
-  assert.deepEqual(asked(next), ["f", "g"]);
-  for (const { request_id, ref } of next.sent.slice(-2)) next.receive({ ...started(), request_id, ref });
+  const first = next.sent.at(-1);
+  sendError(next, { code: "overloaded", request_id: "f", ref: first.ref, retryable: true, retry_after_ms: 1 });
+  await eventually(() => next.sent.at(-1) !== first || null);
+  assert.deepEqual(asked(next), ["f", "f"]);
+  next.receive({ ...started(), request_id: "f", ref: first.ref });
+  next.receive({ ...started(), request_id: "g", ref: next.sent.at(-1).ref });
+  assert.deepEqual(asked(next), ["f", "f", "g"]);
   assert.deepEqual((await Promise.all(forking)).map(({ requestId }) => requestId), ["f", "g"]);
 });
+
+for (const came of ["started", "attached"]) {
+  test(`a fork is said again when the stream is here whose start was: ${came}`, async (t) => {
+    const { client, socket } = await connected(t);
+    const starting = [client.start({ prompt: "Hi", request_id: "r" }), client.fork("r", { request_id: "f" })];
+    const [{ ref }] = socket.sent;
+    const next = await cutAndReconnect(socket);
+    assert.deepEqual(asked(next), ["r"]);
+    next.receive({ ...(came === "started" ? started() : { type: "attached", request_id: "r" }), ref });
+    const [, fork] = next.sent.filter(({ type }) => type === "start");
+    assert.equal(fork.request_id, "f");
+    next.receive({ ...started(), request_id: "f", ref: fork.ref });
+    await Promise.all(starting);
+  });
+}
 
 test("forks of what will never be are asked for, and refused", async (t) => {
   const { client, socket } = await running(t);

@@ -254,7 +254,8 @@ class Session:
         return wait_s is not None
 
     def _retry(self, channel: Channel, connection: Connection | None) -> None:
-        if connection is self._connection:  # on another one it has been tried meanwhile
+        known = self._channels.get(channel.request_id) is channel
+        if known and connection is self._connection:  # on another one it has been tried meanwhile
             self._send_attach(channel)
 
     # -- receiving -------------------------------------------------------------------------------------
@@ -374,13 +375,13 @@ class Session:
         channel.attach_ref = event.ref
         if channel.refused_until is None:
             channel.refused_until = self.loop.time() + self._reconnect_s
-            self.loop.call_at(channel.refused_until, self._refuse, channel, event)
+            self.loop.call_at(channel.refused_until, self._refuse, channel, channel.refused_until, event)
         self._leave_if_idle()
 
-    def _refuse(self, channel: Channel, event: Error) -> None:
-        """Nobody has taken it."""
+    def _refuse(self, channel: Channel, until: float, event: Error) -> None:
+        """Nobody has taken it until then; where somebody had, it may be held anew."""
         known = self._channels.get(channel.request_id) is channel
-        if known and channel.refused_until is not None:
+        if known and channel.refused_until == until:
             self._fail_stream(channel, lambda: from_event(event))
 
     def _leave_if_idle(self) -> None:
