@@ -1,5 +1,6 @@
 """What holds for every test, and for every process that a test starts."""
 
+import gc
 import os
 import signal
 import sys
@@ -7,6 +8,8 @@ from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
+
+from engine.heap import settle_heap
 
 # One thread for the arithmetic of tiny models: two that wait for each other, on a machine whose cores are
 # busy with the test's other processes, take many times as long. Read by torch when it is loaded, so it
@@ -33,3 +36,15 @@ settings.load_profile("midstream")
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """One process more than there are processors: what a test has started is often waited for."""
     return (yield) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected is there to stay, with all modules that it has loaded: a million objects, and half a
+    second each time that the collector looks at them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        settle_heap()
