@@ -17,7 +17,8 @@ from itertools import islice
 from engine.schedule.holdings import Holdings
 from engine.schedule.sequence import Sequence
 
-# What a tenant has, and the last to come of its streams that may lose anything, both negative; its number.
+# What a tenant has at most, and the last to come of its streams that may lose anything, both negative; its
+# number.
 Entry = tuple[int, int, int]
 Left = Callable[[Sequence], object]  # whether it may lose its memory: if not, nor may it later in the step
 
@@ -119,10 +120,11 @@ class Equals:
         return self._ranked
 
     def _stands(self, at: int) -> bool:
-        """Whether the last of that tenant's may still lose anything; else it stands further behind now."""
-        _, last, tenant = self._ranked[at]
+        """Whether the last of that tenant's may still lose anything, and it has what it has at most: what its
+        streams share is looked for when it comes to its turn. Else it stands further behind now."""
+        lacks, last, tenant = self._ranked[at]
         line = self._line(tenant)
-        if line and line[-1].stream == -last:
+        if line and line[-1].stream == -last and self._holdings().of(tenant) >= -lacks:
             return True
         del self._ranked[at], self._entries[tenant]
         self._rank(tenant)
@@ -130,7 +132,11 @@ class Equals:
 
     def _rank(self, tenant: int) -> None:
         if line := self._line(tenant):
-            entry = self._entries[tenant] = -self._holdings().of(tenant), -line[-1].stream, tenant
+            holdings = self._holdings()
+            blocks = holdings.at_most(tenant)
+            if holdings.gives_all(tenant):
+                self._gives[tenant] = blocks
+            entry = self._entries[tenant] = -blocks, -line[-1].stream, tenant
             insort(self._ranked, entry)
 
     def _line(self, tenant: int) -> list[Sequence]:

@@ -132,7 +132,7 @@ class Holders:
         if last is not None and last.blocks == blocks and step < last.until:
             return last.by_it
         holdings = self._holdings_in(step)
-        by_it = holdings.may_have(tenant, blocks - 1) and holdings.alone([tenant]) >= blocks
+        by_it = holdings.at_most(tenant) >= blocks and holdings.alone([tenant]) >= blocks
         if len(self._by_one) > MOST_IN_VAIN:
             self._by_one = {one: held for one, held in self._by_one.items() if step < held.until}
         self._by_one[tenant] = Held(blocks, step + self._looked_in(step) // A_STEP, by_it)
