@@ -49,9 +49,9 @@ class Equals:
                 return
             yield one
 
-    def has(self) -> dict[int, int]:
-        """What each tenant has, who has most first."""
-        return {tenant: -lacks for lacks, _, tenant in self._since(0)}
+    def most(self, count: int) -> dict[int, int]:
+        """So many tenants that have most, who has most first, and what each has."""
+        return {tenant: -lacks for lacks, _, tenant in islice(self._since(0), count)}
 
     def of_who_has_more(self, but: int, least: float) -> Iterator[Sequence]:
         """Of another tenant than this one, from the one that has most, who came last: as long as it still has

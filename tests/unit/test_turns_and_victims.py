@@ -443,6 +443,9 @@ def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> Non
     assert [one.stream for one in equals.of_who_has_more(but=7, least=5)] == [401, 301]
     assert holdings.looked == 18 + 10 + 2 * 50 * 3, "and nothing of those that have one stream each"
     assert (holdings.at_most(301), holdings.at_most(9)) == (10, 9)
+    anew = Holdings(crowd, refs=[1] * 30_000)
+    assert Equals(crowd, lambda: anew, lambda one: True).most(2) == {401: 10, 301: 10}
+    assert anew.looked == 18 + 10
 
 
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
