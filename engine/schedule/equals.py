@@ -17,7 +17,8 @@ from itertools import islice
 from engine.schedule.holdings import Holdings
 from engine.schedule.sequence import Sequence
 
-# What a tenant has, and the last to come of its streams that may lose anything, both negative; its number.
+# What a tenant has at most, and the last to come of its streams that may lose anything, both negative; its
+# number.
 Entry = tuple[int, int, int]
 Left = Callable[[Sequence], object]  # whether it may lose its memory: if not, nor may it later in the step
 
@@ -48,9 +49,9 @@ class Equals:
                 return
             yield one
 
-    def has(self) -> dict[int, int]:
-        """What each tenant has, who has most first."""
-        return {tenant: -lacks for lacks, _, tenant in self._since(0)}
+    def most(self, count: int) -> dict[int, int]:
+        """So many tenants that have most, who has most first, and what each has."""
+        return {tenant: -lacks for lacks, _, tenant in islice(self._since(0), count)}
 
     def of_who_has_more(self, but: int, least: float) -> Iterator[Sequence]:
         """Of another tenant than this one, from the one that has most, who came last: as long as it still has
@@ -119,10 +120,11 @@ class Equals:
         return self._ranked
 
     def _stands(self, at: int) -> bool:
-        """Whether the last of that tenant's may still lose anything; else it stands further behind now."""
-        _, last, tenant = self._ranked[at]
+        """Whether the last of that tenant's may still lose anything, and it has what it has at most: what its
+        streams share is looked for when it comes to its turn. Else it stands further behind now."""
+        lacks, last, tenant = self._ranked[at]
         line = self._line(tenant)
-        if line and line[-1].stream == -last:
+        if line and line[-1].stream == -last and self._holdings().of(tenant) >= -lacks:
             return True
         del self._ranked[at], self._entries[tenant]
         self._rank(tenant)
@@ -130,7 +132,11 @@ class Equals:
 
     def _rank(self, tenant: int) -> None:
         if line := self._line(tenant):
-            entry = self._entries[tenant] = -self._holdings().of(tenant), -line[-1].stream, tenant
+            holdings = self._holdings()
+            blocks = holdings.at_most(tenant)
+            if holdings.gives_all(tenant):
+                self._gives[tenant] = blocks
+            entry = self._entries[tenant] = -blocks, -line[-1].stream, tenant
             insort(self._ranked, entry)
 
     def _line(self, tenant: int) -> list[Sequence]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from engine.schedule.released import Released
 from engine.schedule.sequence import Sequence
+from engine.schedule.windows import first_held
 
 
 class Holdings:
@@ -27,10 +28,16 @@ class Holdings:
         self._gives: dict[int, int] = {}  # by stream
         self.looked = 0  # at blocks
 
-    def may_have(self, tenant: int, more_than: float) -> bool:
-        """Known without a look at its blocks."""
-        held = (len(table) for one in self._holders.get(tenant, ()) for table in one.tables)
-        return sum(held) > more_than
+    def at_most(self, tenant: int) -> int:
+        """Known without a look at its blocks: as if its streams shared none."""
+        if tenant in self._blocks:
+            return self.of(tenant)
+        tables = (table for one in self._holders.get(tenant, ()) for table in one.tables)
+        return sum(len(table) - first_held(table) for table in tables)
+
+    def gives_all(self, tenant: int) -> bool:
+        """It has one stream."""
+        return len(self._holders[tenant]) == 1
 
     def of(self, tenant: int, newcomer: Sequence | None = None) -> int:
         """`newcomer`: one of its streams that is to hold memory, and begins with blocks already."""

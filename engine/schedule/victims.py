@@ -59,9 +59,11 @@ class Held(NamedTuple):
 
 
 class Had(NamedTuple):
-    """What each tenant had in a step, and what came free where some gave up all that they had."""
+    """What tenants had in a step, so many of those that had most, and what came free where some gave up all
+    that they had."""
 
     step: int
+    tenants: int
     blocks: dict[int, int]
     alone: dict[tuple[int, ...], int]
 
@@ -132,7 +134,7 @@ class Holders:
         if last is not None and last.blocks == blocks and step < last.until:
             return last.by_it
         holdings = self._holdings_in(step)
-        by_it = holdings.may_have(tenant, blocks - 1) and holdings.alone([tenant]) >= blocks
+        by_it = holdings.at_most(tenant) >= blocks and holdings.alone([tenant]) >= blocks
         if len(self._by_one) > MOST_IN_VAIN:
             self._by_one = {one: held for one, held in self._by_one.items() if step < held.until}
         self._by_one[tenant] = Held(blocks, step + self._looked_in(step) // A_STEP, by_it)
@@ -142,12 +144,12 @@ class Holders:
         """Tenants that are to give a newcomer so many in its turn, if they have them. What they began
         meanwhile, as forks or when short ones end, would never have had theirs. In every other turn: not all
         that they have may be its to take. What others hold, too, would not come free."""
-        if turns_of(claimant, step) % 2 == 0:
+        if (turns := turns_of(claimant, step)) % 2 == 0:
             return ()
         holdings, had = self._holdings_in(step), self._had.get(claimant.priority)
-        if had is None or step - had.step >= A_STEP:
-            has = {one.tenant: holdings.of(one.tenant) for one in self._equals(claimant.priority)}
-            had = self._had[claimant.priority] = Had(step, has, {})
+        if had is None or step - had.step >= A_STEP or turns >= had.tenants:
+            equals = Equals(self._equals(claimant.priority), lambda: holdings, lambda one: True)
+            had = self._had[claimant.priority] = Had(step, turns + 1, equals.most(turns + 1), {})
         givers = tuple(self._give_in_turn(claimant, step, had.blocks))
         if sum(had.blocks[one] for one in givers) < blocks:
             return ()
@@ -232,7 +234,8 @@ class Holders:
         """Those that have had their turn, of as many tenants as the claimant has waited for turns: of who has
         most, and more than its own. So whoever needs what ten have gets it for an eleventh of the time, and
         nobody by waiting for its own tenant."""
-        for tenant in self._give_in_turn(claimant, step, equals.has()):
+        most = equals.most(turns_of(claimant, step) + 1)
+        for tenant in self._give_in_turn(claimant, step, most):
             yield from (one for one in equals.of(tenant) if turns_of(one, step))
 
     def _give_in_turn(self, claimant: Sequence, step: int, has: dict[int, int]) -> list[int]:

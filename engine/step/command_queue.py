@@ -58,7 +58,9 @@ class CommandQueue:
         self._arrived: list[api.AnyCommand] = []  # and are in no line yet
         self._lines: dict[int, deque[api.AnyCommand]] = {}  # by tenant
         self._submitted: dict[int, int] = {}  # the tenants of streams that are yet to begin
-        self._cancels: dict[int, api.Cancel] = {}  # those that stand in lines, by stream, as they came
+        # Those that stand in lines, by stream, as they came: of streams that have a place, and of others.
+        self._cancels: dict[int, api.Cancel] = {}
+        self._early: dict[int, api.Cancel] = {}
         # A heap of tenants that have a line, by how long each was served, and then by who waits longest.
         self._turns: list[tuple[float, int, int]] = []
         self._order = itertools.count()
@@ -110,6 +112,8 @@ class CommandQueue:
             if isinstance(command, api.Submit):
                 self._submitted.pop(command.stream, None)
                 yield from self._room(streams)
+                if (cancel := self._early.pop(command.stream, None)) is not None:
+                    self._cancels[command.stream] = cancel
             elif isinstance(command, api.Cancel):
                 self._cancels.pop(command.stream, None)
             yield command
@@ -132,7 +136,8 @@ class CommandQueue:
             if isinstance(command, api.Submit):
                 self._submitted[command.stream] = tenant
             elif isinstance(command, api.Cancel):
-                self._cancels[command.stream] = command
+                early = command.stream in self._submitted
+                (self._early if early else self._cancels)[command.stream] = command
             self._line(tenant).append(command)
         self._arrived.clear()
 

@@ -13,6 +13,7 @@ where a sequence stands that has less to compute than before, to `moved`.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
@@ -198,14 +199,21 @@ class Constraining:
 
     # -- a step --------------------------------------------------------------------------------------
 
-    def settle(self) -> list[Sequence]:
-        """Before a step is planned: the streams of whose next token more is known than before, or less."""
+    def settle(self) -> Iterator[Sequence]:
+        """Before a step is planned: the streams of whose next token more is known than before, or less. Where
+        they are very many tenants have turns, and some wait for the next step: whoever waits for no answer
+        has its row meanwhile."""
         if not self._unsettled:
-            return []
+            return
         self.start()
         settled = [sequence for sequence in self._unsettled.values() if not self._settled_at_choice(sequence)]
         self._await(settled)
-        return [sequence for sequence in settled if self._settle(sequence)]
+        began_s = time.perf_counter()
+        for sequence in _in_turns(settled):
+            if self._settle(sequence):
+                yield sequence
+                if not self._patient and time.perf_counter() - began_s > MOST_S:
+                    return
 
     def _settled_at_choice(self, sequence: Sequence) -> bool:
         """What its grammar says is of no use to the plan: it has a row in any case, and nothing is forced."""
@@ -320,6 +328,15 @@ class Constraining:
         index = sequence.num_outputs
         banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
         return tokens[: next(banned, len(tokens))]
+
+
+def _in_turns(sequences: list[Sequence]) -> list[Sequence]:
+    """Of each tenant one, then of each another."""
+    turns, before = list[int](), Counter[int]()
+    for sequence in sequences:
+        turns.append(before[sequence.tenant])
+        before[sequence.tenant] += 1
+    return [sequence for _, sequence in sorted(zip(turns, sequences, strict=True), key=itemgetter(0))]
 
 
 def _pieces(sequences: list[Sequence]) -> Iterator[list[Sequence]]:

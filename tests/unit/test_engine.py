@@ -316,6 +316,51 @@ def test_who_begins_in_the_place_of_one_that_is_to_end_has_it_whoever_comes_firs
     assert len(driver.told[1].changes) == len(crowd)
 
 
+class Places:
+    """Of four streams, each of its hundred's tenant."""
+
+    def __init__(self) -> None:
+        self.taken = {1, 100, 299}
+        self.refused = list[api.Submit]()
+
+    @property
+    def full(self) -> bool:
+        return len(self.taken) == 4
+
+    def tenant_of(self, stream: int) -> int | None:
+        return stream // 100 if stream in self.taken else None
+
+    def apply(self, command: api.AnyCommand) -> None:
+        if isinstance(command, api.Cancel):
+            self.taken.discard(command.stream)
+        elif isinstance(command, api.Submit) and self.full:
+            self.refused.append(command)
+        elif isinstance(command, api.Submit):
+            self.taken.add(command.stream)
+
+
+def test_a_cancel_of_one_that_is_yet_to_begin_makes_room_when_that_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where another needed room before, it was used up for that, to which it was of no use."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    queue, places = CommandQueue(), Places()
+
+    def begin(stream: int) -> api.Submit:
+        return api.Submit(stream, TEXT[:3], greedy(8), credit=4, tenant=stream // 100)
+
+    queue.put([api.Resume(299), begin(200), api.Pause(200), api.Cancel(200)])
+    queue.put([*[api.Resume(1)] * 3, begin(300), api.Cancel(1), begin(400), api.Cancel(400)])
+    for command in queue.take(100.0, places):
+        places.apply(command)
+        now += 10.0 if command == api.Resume(299) else 0.1  # so that the others of this tenant's come last
+        if command == begin(200):
+            queue.put([begin(500)])
+    assert not places.refused
+    assert places.taken == {100, 299, 300, 500}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_each_streams_commands_are_taken_once_and_in_their_order_whatever_is_put_back_and_cut_short(
     seed: int, monkeypatch: pytest.MonkeyPatch

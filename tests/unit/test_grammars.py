@@ -584,6 +584,27 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
     assert not waited, "no longer than so long, however many tenants there are"
 
 
+def test_what_is_answered_for_very_many_is_done_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 injections that were answered in one step held everybody's next tokens for 50 to 100 ms."""
+    driver, streams = new(), range(1, 42)
+    alone = streams[-1]
+    starts = (
+        api.Submit(stream, PROMPT, regex("[a-z]*"), 2, tenant=int(stream == alone)) for stream in streams
+    )
+    driver.settle(*starts)
+    driver.send(*(api.Append(stream, [97, 98]) for stream in streams))
+    driver.step()
+    wait(driver.engine._constraining._jobs.values())
+    worked_ms = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(worked_ms) / 1000)
+    begun = len(driver.outputs)
+    driver.settle()
+    answered = [[news.stream for news in output.news if news.changes] for output in driver.outputs[begun:]]
+    assert max(map(len, answered)) <= 12
+    assert alone in answered[0], "and nobody waits for another's crowd"
+    assert all(driver.told[stream].injections == [(2, [97, 98])] for stream in streams)
+
+
 class LookedThrough(dict[int, Future[None]]):
     """Jobs by stream, and how many times all of them were looked at."""
 

@@ -13,6 +13,7 @@ from engine.api import Sampling
 from engine.schedule import victims
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.closed_line import IN_VAIN
+from engine.schedule.equals import Equals
 from engine.schedule.holdings import Holdings
 from engine.schedule.ranking import MOST, Ranking
 from engine.schedule.released import Given, Released
@@ -423,6 +424,28 @@ def test_who_comes_and_stands_idle_within_a_step_may_lose_its_memory_in_that_ste
     assert (holdings.of(1), holdings.of(2)) == (2, 1)
     holdings.take(other, 1, [new], comes=False)
     assert (holdings.of(1), holdings.of(2)) == (2, 2)
+
+
+def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> None:
+    """Of 2,000 that filled the memory all blocks were, in each step in which somebody lacked one."""
+
+    def holder(stream: int, tenant: int, *runs: range) -> Sequence:
+        blocks = [number for run in runs for number in run]
+        return Sequence(stream, [1], Sampling(), credit=1, context=9, tenant=tenant, blocks=blocks)
+
+    lone = [holder(stream, stream, range(9 * stream, 9 * stream + 9)) for stream in range(100)]
+    two = [holder(stream, stream // 2, range(9 * stream, 9 * stream + 3)) for stream in range(200, 300)]
+    forks = [holder(at, 301, range(9000, 9008), range(9000 + 9 * at, 9001 + 9 * at)) for at in (301, 302)]
+    most = [holder(at, 401, range(20_000 + 9 * at, 20_005 + 9 * at)) for at in (401, 402)]
+    crowd = [*most, *forks, *reversed(two), *reversed(lone)]
+    holdings = Holdings(crowd, refs=[1] * 30_000)
+    equals = Equals(crowd, lambda: holdings, lambda one: True)
+    assert [one.stream for one in equals.of_who_has_more(but=7, least=5)] == [401, 301]
+    assert holdings.looked == 18 + 10 + 2 * 50 * 3, "and nothing of those that have one stream each"
+    assert (holdings.at_most(301), holdings.at_most(9)) == (10, 9)
+    anew = Holdings(crowd, refs=[1] * 30_000)
+    assert Equals(crowd, lambda: anew, lambda one: True).most(2) == {401: 10, 301: 10}
+    assert anew.looked == 18 + 10
 
 
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
