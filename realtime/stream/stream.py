@@ -584,6 +584,8 @@ class Stream:
         keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
         if keep is None:
             self.keeping = None
+        if self.context.had_stopped:
+            self._refuse_pending()  # it had ended before any of that was asked
         self._commands.submit(
             self.context.submission(
                 self.number,
