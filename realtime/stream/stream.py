@@ -562,7 +562,7 @@ class Stream:
         self.outbox.replay([*missed, attached])
         if self._pausing.detached:
             self._pausing.detached = False
-            if not self.concluded and self._pausing.reason != "guard":  # nobody keeps what an end is told
+            if not (self.concluded or self._pausing.outlasts_listeners):  # nobody keeps what an end is told
                 self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
