@@ -146,7 +146,9 @@ class TextStream:
         """The same, of one that was fed texts: so many code points came with the first `index` tokens."""
         again = TextStream(self._tokenizer, stop, min_tokens)
         again._fed = index
-        again._begin((self.text + self._held + self._late)[:length], sent)
+        looked_at = self.text + self._held
+        again._begin(looked_at[:length], sent)
+        again._late = self._late[: max(0, length - len(looked_at))]  # a stop string may stand in it
         return again
 
     def _length(self, tokens: Sequence[int]) -> int:

@@ -131,6 +131,13 @@ def test_behind_an_end_that_was_told_output_is_taken_back_to_what_was_told() -> 
     assert output.content() == "naï"
 
 
+def test_a_stop_string_in_text_that_came_late_is_met_also_behind_a_rewind() -> None:
+    stream = TextStream(toy_tokenizer(), ("<too",))
+    stream.add_late("<tool")
+    again = stream.rewound_text(5, 0, 0, ("<too",), 0)
+    assert (again.feed_text("x"), again.stopped) == ("", "<too")
+
+
 def test_a_stop_string_does_not_begin_before_an_end_that_was_told() -> None:
     """Its beginning is said already: what came behind that was cut where it would have begun."""
     output = said("so E", "END")
