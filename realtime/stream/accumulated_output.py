@@ -74,8 +74,7 @@ class Output:
     def flush_with_last(self) -> None:
         """The same, released with the last token."""
         self.reader.flush()
-        if self.spans is not None:
-            self.spans.note_flushed()
+        self.reader.note_flushed()
         if self._ends:
             self._ends[-1] = self.reader.released
 

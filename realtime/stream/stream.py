@@ -561,7 +561,7 @@ class Stream:
         self.outbox.replay([*missed, attached])
         if self._pausing.detached:
             self._pausing.detached = False
-            if not self.concluded and self._pausing.reason != "guard":  # nobody keeps what an end is told
+            if not (self.concluded or self._pausing.outlasts_listeners):  # nobody keeps what an end is told
                 self._commands.request(PendingCommand(api.Resume(self.number), None, step))
         self._update_memory()
 
@@ -583,6 +583,8 @@ class Stream:
         keep = None if self.keeping is None else self.keeping.submitted(engine.fingerprint)
         if keep is None:
             self.keeping = None
+        if self.context.had_stopped:
+            self._refuse_pending()  # it had ended before any of that was asked
         self._commands.submit(
             self.context.submission(
                 self.number,
@@ -742,8 +744,9 @@ class Stream:
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
         is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let
+        is_let = any(isinstance(change, api.Resumed) for change in news.changes)
         changes = () if ends else news.changes  # overtaken by the end, as where the engine does not hold it
-        self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, now)
+        self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, is_let, now)
 
     def _ends_at_held_end(self, now: float) -> bool:
         """Whether nobody has it go on from there: it had stopped there, or no result is missing, and no guard
@@ -777,7 +780,7 @@ class Stream:
             self._results.put_in_due()
             self._results.go_on_behind()  # which came in the very step in which the turn ended
         elif finish is not None and self._is_void(finish, withheld=rest.withheld):
-            self._go_on_behind(finish, now, self._most_before(finish))
+            self._go_on_behind(finish, now, self._most_before(finish), is_let=rest.is_let)
         elif finish is not None:
             self._finish(finish, now)
             return [self._cancelling.command] if self._cancelling.command else []
@@ -945,11 +948,13 @@ class Stream:
             most = min(most - (len(self.context) >= self.model.context), longest - 1)
         return most
 
-    def _go_on_behind(self, finish: api.Finish, now: float, most: int) -> None:
-        """The engine has come to an end that will be void: it goes on before, with so much output at most."""
+    def _go_on_behind(self, finish: api.Finish, now: float, most: int, *, is_let: bool = False) -> None:
+        """The engine has come to an end that will be void: it goes on before, with so much output at most.
+        `is_let`: it does, where it was held. Twice it is let by nobody: it may be held again by then."""
         if finish.held:
-            pauses = any(isinstance(pending.command, api.Pause) for pending in self._commands)
-            if not (pauses or self._pausing.holds):  # by what came in the same step
+            asked = [pending.command for pending in self._commands if pending.hangs_on is None]
+            is_let |= any(isinstance(command, api.Pause | api.Resume) for command in asked)
+            if not (is_let or self._pausing.holds):  # by what came in the same step
                 self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
             return
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again

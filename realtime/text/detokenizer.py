@@ -46,6 +46,7 @@ class TextStream:
         self._state = 0
         self._fed = 0
         self._broken = 0  # code points that stand for what was incomplete in the end
+        self._ended = 0  # tokens whose end was told, though others may follow
         self.released = 0
         self.stopped: str | None = None
         self.set_stop(stop, min_tokens)
@@ -87,7 +88,13 @@ class TextStream:
         self._late = ""
         if self.stopped is None:
             text, self._held = text + self._held, ""
+            self._state = 0
         return self._let_out(text)
+
+    def note_flushed(self) -> None:
+        """What was told in the end stands with the last token, and others may follow: a character that was
+        incomplete there never becomes whole."""
+        self._ended, self._broken = self._fed, 0
 
     def set_stop(self, stop: tuple[str, ...], min_tokens: int = 0) -> None:
         """Other stop strings from the next token on: there they must end, but may begin in text that is held.
@@ -113,19 +120,24 @@ class TextStream:
         """One that goes on behind the first `index` of the `tokens` that were fed. `sent` code points of
         their text have been let out; what may begin a stop string is held once more, and `released` says how
         much of the rest stands. None of the tokens that stand stops it."""
+        since = self._ended if self._ended <= index else 0
         behind = TextStream(self._tokenizer)  # decodes what is taken back
         if self._leading_spaces or index < self._empty_tokens:
             for token in tokens[:index]:
                 behind.feed(token)
         else:
             behind._leading_spaces = 0
-            behind._partial = self._partial_before(tokens, index)
+            behind._partial = self._partial_before(tokens, index, since)
         again = TextStream(self._tokenizer, stop, min_tokens)
         again._leading_spaces, again._partial, again._fed = behind._leading_spaces, behind._partial, index
         again._empty_tokens = min(self._empty_tokens, index)
+        again._ended = since
+        taken_back = self._broken
+        if since < self._ended:
+            taken_back += behind._length(tokens[index : self._ended]) + len(behind.flush())
+        taken_back += behind._length(tokens[max(index, self._ended) :])
         decoded = self.text + self._held
-        decoded = decoded[: len(decoded) - self._broken]
-        again._begin(decoded[: len(decoded) - behind._length(tokens[index:])], sent)
+        again._begin(decoded[: len(decoded) - taken_back], sent)
         return again
 
     def rewound_text(
@@ -134,19 +146,22 @@ class TextStream:
         """The same, of one that was fed texts: so many code points came with the first `index` tokens."""
         again = TextStream(self._tokenizer, stop, min_tokens)
         again._fed = index
-        again._begin((self.text + self._held + self._late)[:length], sent)
+        looked_at = self.text + self._held
+        again._begin(looked_at[:length], sent)
+        again._late = self._late[: max(0, length - len(looked_at))]  # a stop string may stand in it
         return again
 
     def _length(self, tokens: Sequence[int]) -> int:
-        """Code points that these come to, read in one go: a fork may leave very many behind. Nothing is to be
-        fed afterwards."""
+        """Code points that these come to, read in one go: a fork may leave very many behind."""
         at = length = 0
         while at < len(tokens) and self._leading_spaces:
             length += len(self.feed(tokens[at]))
             at += 1
         known = self._token_bytes.bytes
         data = self._partial + b"".join([known.get(token, b"") for token in tokens[at:]])
-        return length + len(utf_8_decode(data, "replace", False)[0])
+        text, used = utf_8_decode(data, "replace", False)
+        self._partial = data[used:]
+        return length + len(text)
 
     def _begin(self, decoded: str, sent: int) -> None:
         held = 0
@@ -160,10 +175,11 @@ class TextStream:
         self._text = bytearray(decoded[:released].encode())
         self._held = decoded[released:]
 
-    def _partial_before(self, tokens: Sequence[int], index: int) -> bytes:
-        """The beginning of a character that stands at the end of the first `index` tokens."""
+    def _partial_before(self, tokens: Sequence[int], index: int, since: int) -> bytes:
+        """The beginning of a character that stands at the end of the first `index` tokens, of those from
+        `since` on."""
         data = b""
-        while index and len(data) < LONGEST_PARTIAL:
+        while index > since and len(data) < LONGEST_PARTIAL:
             index -= 1
             data = self._token_bytes.bytes.get(tokens[index], b"") + data
         return data[utf_8_decode(data, "replace", False)[1] :]

@@ -111,6 +111,42 @@ def test_what_was_said_is_not_said_again_at_the_end_since_a_stop_string_came_tha
     assert output.content() == "so like"
 
 
+def test_behind_an_end_that_was_told_output_is_taken_back_to_what_was_told() -> None:
+    """A character that was incomplete there stands as told; before it, it is incomplete again."""
+    output = said("na")
+    output.add(0xC3)
+    output.flush_with_last()
+    for byte in b"ve":
+        output.add(byte)
+    assert output.content() == "na\ufffdve"
+    assert [output.forked("f", index, (), 0).content() for index in range(6)] == [
+        "", "n", "na", "na\ufffd", "na\ufffdv", "na\ufffdve",
+    ]  # fmt: skip
+    output.cut(3, ())
+    output.add(0xAF)
+    assert output.content() == "na\ufffd\ufffd"
+    output.cut(2, ())
+    for byte in "ï".encode():
+        output.add(byte)
+    assert output.content() == "naï"
+
+
+def test_a_stop_string_in_text_that_came_late_is_met_also_behind_a_rewind() -> None:
+    stream = TextStream(toy_tokenizer(), ("<too",))
+    stream.add_late("<tool")
+    again = stream.rewound_text(5, 0, 0, ("<too",), 0)
+    assert (again.feed_text("x"), again.stopped) == ("", "<too")
+
+
+def test_a_stop_string_does_not_begin_before_an_end_that_was_told() -> None:
+    """Its beginning is said already: what came behind that was cut where it would have begun."""
+    output = said("so E", "END")
+    output.flush_with_last()
+    output.add(ord("N"))
+    output.add(ord("D"))
+    assert (output.stopped, output.content()) == (None, "so END")
+
+
 def test_what_is_said_anew_behind_a_rewinding_stands_in_text_and_context() -> None:
     output = said("abcd")
     output.cut(1, ())

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Params
+from midstream.protocol import Credit, Params, Past
 from realtime.hub.models import KnownModel, LoadState, Models
 from realtime.hub.serving import LOST_A_TURN, REFUSED
 from realtime.tenants.allowance import EVERYTHING, Allowance
@@ -239,6 +239,23 @@ def test_what_is_asked_while_it_waits_is_done(whole: str) -> None:
     ticks(cold.server)
     assert [one for one in cold.pauses if one[0] == "client"] == [("client", None)]
     assert (cold.reasons, cold.text) == (["cancelled", "length"], whole)
+
+
+def test_what_is_asked_of_a_past_that_had_stopped_comes_too_late_there_as_well() -> None:
+    cold = Cold()
+    cold.keeper.goes()
+    asked = {"params": Params(stop="b"), "past": Past(tokens=[*b"ab"])}
+    cold.send(start("a", credit=PLENTY, on_disconnect="continue", **asked))
+    cold.send(protocol.Rewind(request_id="a", ref="back", to=0))
+    cold.keeper.comes()
+    ticks(cold.server)
+    (final,) = cold.told(protocol.Final)
+    assert isinstance(final, protocol.Final)
+    assert (final.index, final.stop_reason) == (2, "b")
+    assert cold.told(protocol.Rewound) == []
+    assert [one.code for one in cold.listener.heard if isinstance(one, protocol.Error)] == [
+        "request_finished"
+    ]
 
 
 def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:

@@ -264,15 +264,13 @@ def test_and_takes_effect_where_something_is_put_in_or_taken_back_in_that_step(
 
 
 def test_who_goes_on_behind_a_void_end_and_lacks_memory_is_told_when_it_has_it() -> None:
-    """By the engine's answer to whichever comes then: the client's, or ours, of which nobody else hears."""
+    """By the engine's answer to ours, of which nobody hears otherwise."""
     one = lone(on_tool_call="continue")
     one.write("So")
     one.steer(protocol.Inject(request_id="a", tokens=[70, 71]))
-    one.steer(protocol.Resume(request_id="a"))
     news = api.News(7, index=2, tokens=[toy_model.EOS], changes=[api.Appended(2, 2)], finish=HELD)
     one.stream.receive_news(news, one.now)
-    assert one.commands[-2:] == [api.Resume(7), api.Resume(7)]
-    one.answer(api.Resumed(2))
+    assert one.commands[-1] == api.Resume(7)
     one.take()
     lacks: list[api.AnyChange] = [api.Paused(2, "memory")]
     one.stream.receive_news(api.News(7, early=lacks, changes=[api.Resumed(2, 9)]), one.now)

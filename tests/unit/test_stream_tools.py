@@ -943,6 +943,45 @@ def test_the_end_token_of_a_past_behind_which_its_engine_was_told_something_does
     assert client.content == one.stream.output.content() == "So"[:at]
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_engine_that_goes_on_behind_an_end_it_held_at_is_not_let_go_on_twice(answered: bool) -> None:
+    """It may hold again by then, since a call that was put in ends its turn: results are waited for."""
+    one = lone(on_tool_call="pause")
+    one.write("So")
+    one.steer(protocol.Inject(request_id="a", tokens=list(STOP.encode()), resume=True))
+    told = one.commands[:]
+    assert told[-1] == api.Resume(7)
+    changes: list[api.AnyChange] = [api.Appended(2, len(STOP)), api.Resumed(2)]
+    now = changes if answered else changes[:1]
+    end = api.News(7, index=2, tokens=[toy_model.EOS], changes=now, finish=api.Finish("eos", held=True))
+    one.stream.receive_news(end, one.now)
+    if not answered:
+        one.answer(api.Resumed(2))
+    assert one.commands == told
+    held = api.News(7, index=2, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True))
+    one.stream.receive_news(held, one.now)
+    assert one.stream.paused == "tool_call"
+    assert one.stream.num_waiting == 0
+
+
+def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> None:
+    """Its turn had ended before it was paused since nobody listened."""
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
+    one.write(STOP)
+    one.detach()
+    held = api.News(
+        7,
+        index=one.index,
+        tokens=[toy_model.EOS],
+        changes=[api.Paused(one.index)],
+        finish=api.Finish("eos", held=True),
+    )
+    one.stream.receive_news(held, one.now)
+    told = one.commands[:]
+    assert kinds(one.attach())[-1] == "Paused"
+    assert (one.commands, one.stream.paused) == (told, "tool_call")
+
+
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
     """It came behind a turn, which had shown that what stood before was no delimiter."""
     turn = PastInject(index=8, messages=[Message(role="user", content="x")])
