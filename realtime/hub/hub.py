@@ -471,6 +471,7 @@ class Hub:
         stream = entry.stream
         entry.timeout = self._deadlines.after(self._starter.timeout_s(frame), entry, self._time_out)
         self._registry.add(entry)
+        self._incoming.time_hold(entry)
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)

@@ -37,6 +37,12 @@ def begun(
         yield context
         return
     past = start.past
+    if past.waits and (start.on_tool_call == "finish" or not context.offers_tools):
+        raise Refusal(
+            "invalid_frame",
+            "`past.waits` is true, and it could not wait for results of calls: that is so where there are "
+            '`tools` to be called, and `on_tool_call` is not "finish".',
+        )
     _name_calls(context, past)
     injections = iter(put_in)
     for step in past.steering:

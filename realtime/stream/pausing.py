@@ -91,6 +91,12 @@ class Pausing:
         )
         answer(self._outbox, asked, paused)
 
+    def wait_on(self, now: float) -> None:
+        """For results, as it did before it was started again: a snapshot is to tell of that."""
+        self.reason = self._outbox.paused = "tool_call"
+        self._tools.turn_has_ended = True
+        self._stopwatch.pause(now)
+
     def resume(self, index: int, recomputed: int, now: float, asked: PendingCommand | None = None) -> None:
         self.reason = None
         self.released = self._commands.releases

@@ -209,14 +209,12 @@ class PendingCommands:
         """Whether a guard will go back, or we: of what is decoded until then nobody hears."""
         return self._going_back_untold > 0
 
-    def takes_back(self, index: int) -> bool:
-        """Whether we, or a guard, will go back to before what was put in there."""
-        return self.goes_back_untold and any(
-            pending.goes_back_untold
-            and isinstance(pending.command, api.Truncate)
-            and pending.command.index < index
-            for pending in self.waiting
-        )
+    def stands_at(self, index: int) -> int:
+        """Where what took effect there does, once we, or a guard, have gone back."""
+        if not self.goes_back_untold:
+            return index
+        truncates = (one.command for one in self.waiting if one.goes_back_untold)
+        return min((index, *(back.index for back in truncates if isinstance(back, api.Truncate))))
 
     def comes_again(self, index: int) -> bool:
         """Whether what was put in there is put in where we, or a guard, go back to: unless whoever asked for

@@ -78,5 +78,5 @@ class ReadingOn:
         beside = self._told.take_beside()
         if self._context.guards is not None:
             self._context.guards.read(text, beside)
-        if not self._commands.takes_back(index):
+        if self._commands.stands_at(index) == index:
             self._told.put_without_token(index, text, beside)

@@ -184,14 +184,16 @@ class Stream:
                 exact=model.exact,
             )
         )
+        if start.past is not None and start.past.waits and self._tools.missing:
+            self._pausing.wait_on(now)
         if start.fork is not None or start.past is not None:
             self.outbox.begin_with(*self._snapshot(context.inherited))
         self._grants.begin()
-        if engine is None:
-            self._pausing.pause("loading", len(self.output), now, eta_ms=eta_ms)
-            self._check_transition()
-        else:
+        if engine is not None:
             self.submit(engine, now)
+        elif not self._pausing.holds:
+            self._pausing.pause("loading", len(self.output), now, eta_ms=eta_ms)
+        self._check_transition()
         self._close_reasoning()
         self._update_memory()
 

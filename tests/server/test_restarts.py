@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import midstream
-from midstream.protocol import Event, Injected, Message, Snapshot, Started, Token
+from midstream.protocol import Event, Injected, Message, Paused, Snapshot, Started, Token
 from midstream.record_format import Lost, ToolResult
 from tests.fakes.cutting_proxy import Cut, CuttingProxy
 from tests.fakes.scripts import saying, spelt
@@ -203,6 +203,27 @@ async def test_a_call_that_was_made_again_has_its_id_elsewhere_and_no_other_has_
             await whole(stream)
             assert (stream.text, len(stream.restarts)) == ("Mild.", 1)
             assert [call.call_id for call in stream.calls] == ids[-2:]
+    finally:
+        first.end()
+
+
+async def test_what_waits_for_results_waits_elsewhere_whatever_was_put_in_meanwhile(
+    scripted: Served,
+) -> None:
+    first = Served(scripted=True)
+    asked: Any = {"messages": asking(PARIS, "Mild."), "tools": [WEATHER], "on_tool_call": "pause"}
+    try:
+        async with doomed(first, scripted) as (client, kill):
+            stream = await client.start(return_tokens=True, seed=3, **asked)
+            told = stream.events()
+            await anext(event async for event in told if isinstance(event, Paused))
+            await stream.inject(text="So")
+            kill()
+            await anext(event async for event in told if isinstance(event, midstream.Restarted))
+            assert stream.pause_reason == "tool_call"
+            await stream.tool_result(stream.calls[0], "mild")
+            await whole(stream)
+            assert (stream.text, len(stream.restarts)) == ("Mild.", 1)
     finally:
         first.end()
 

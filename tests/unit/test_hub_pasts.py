@@ -116,6 +116,7 @@ def test_so_it_does_where_the_other_was_steered() -> None:
         ({"past": Past(steering=[PastInject(index=0)])}, "invalid_frame", "has one of"),
         ({"past": Past(tokens=[97], call_ids=["c"])}, "invalid_frame", "has 1, and 0 calls stand"),
         ({"past": Past(tokens=[97], call_ids=["c", "d", "c"])}, "invalid_frame", 'has "c" twice'),
+        ({"past": Past(tokens=[97], waits=True)}, "invalid_frame", "`past.waits` is true, and it could not"),
         (
             {"past": Past(), "params": Params(guards=[Guard(name="a", do="tell", regex="b")])},
             "unsupported",

@@ -641,6 +641,18 @@ async def test_of_many_whose_memory_is_held_for_too_long_some_release_it_in_each
     assert released() == ["a", "b"]
 
 
+async def test_the_memory_of_one_that_was_started_again_as_it_waits_is_held_no_longer() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    past = protocol.Past(steering=[protocol.PastInject(index=0, text=WRITTEN)], waits=True)
+    asked: dict[str, Any] = {"messages": HI, "prompt": None, "tools": [FREE], "on_tool_call": "pause"}
+    RecordingListener(server).send(start(past=past, tool_hold_ms=10, **asked))
+    await settled()
+    (stream,) = server.hub.streams
+    assert (stream.paused, stream.released) == ("tool_call", False)
+    server.clock.advance(0.02)
+    assert stream.released
+
+
 async def test_what_was_released_while_a_result_was_long_in_coming_is_computed_once() -> None:
     """It goes on by itself when it is amended: from then on nothing is to be computed again."""
     server = SimulatedServer(SIZE, tokenizer=knowing())

@@ -17,6 +17,7 @@ from midstream.protocol import (
     Injected,
     Params,
     Paused,
+    Resumed,
     Rewound,
     Snapshot,
     SnapshotCall,
@@ -106,6 +107,32 @@ def test_so_much_of_reasoning_and_of_the_last_arguments_stands() -> None:
     assert start is not None
     assert start.past is not None
     assert (start.past.reasoning_length, start.past.arguments_length) == (3, 3)
+
+
+def test_one_that_waits_for_results_says_so_until_it_goes_on() -> None:
+    """Whatever is put in, and whoever pauses it; and where it was started again, if it does there."""
+    past = with_a_call()
+
+    def waits() -> bool:
+        start = past.start(START, [7, 8, 9], 3, 0, Spans())
+        return start is not None and start.past is not None and start.past.waits
+
+    assert not waits()
+    told(past, Paused(request_id="a", seq=2, index=3, reason="tool_call"))
+    for ref, kind, resumes in (("2", Paused, False), ("3", Injected, False), ("4", Injected, True)):
+        assert waits()
+        past.sent(Inject(request_id="a", text="a", ref=ref, resume=resumes))
+        if kind is Injected:
+            told(past, Injected(request_id="a", seq=3, index=3, count=1, ref=ref))
+        else:
+            told(past, Paused(request_id="a", seq=3, index=3, reason="client"))
+    assert not waits()
+    told(past, Paused(request_id="a", seq=4, index=3, reason="tool_call"))
+    told(past, Resumed(request_id="a", seq=5, index=3, recomputed_tokens=0))
+    assert not waits()
+    for paused in ("tool_call", None):
+        past.begin(snapshot(paused=paused))
+        assert waits() == (paused is not None)
 
 
 def test_one_that_was_to_go_on_behind_what_was_put_in_is_not_paused() -> None:

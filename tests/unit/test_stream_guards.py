@@ -104,6 +104,19 @@ def test_a_pause_goes_to_the_engine_with_its_rewind_however_many_commands_are_un
     assert lone.commands == [api.Truncate(7, 7), api.Pause(7)]
 
 
+def test_what_changes_before_it_has_paused_is_said_of_the_token_that_comes_in_place_of_the_one_held() -> None:
+    """Which was looked at, and nobody had heard of."""
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.steer(protocol.Adjust(request_id="a", params=Params(top_k=3)))
+    lone.write("a secret")
+    lone.answer(api.Adjusted(8))
+    lone.answer(api.Truncated(7), api.Paused(7))
+    adjusted, paused = lone.take()[-2:]
+    assert isinstance(adjusted, protocol.Adjusted)
+    assert isinstance(paused, protocol.Paused)
+    assert (adjusted.index, paused.index) == (7, 7)
+
+
 @pytest.mark.parametrize("is_known", [False, True])
 def test_what_is_put_in_where_it_paused_lets_nothing_through(is_known: bool) -> None:
     lone = begun(Guard(name="ask", do="pause", regex="secret"))

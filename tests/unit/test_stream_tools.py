@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from engine import api, toy_model
 from midstream import protocol
@@ -917,6 +918,33 @@ def test_what_the_end_alone_had_told_stands_in_a_past_where_all_of_it_was(
     one.answer(finish=RUN_OUT)
     begins.read(one.take())
     assert begins.said == before.said
+
+
+@pytest.mark.parametrize("on_tool_call", ["pause", "continue"])
+@pytest.mark.parametrize(("waits", "is_answered"), [(True, False), (True, True), (False, False)])
+def test_a_past_that_waits_for_results_begins_so_whatever_was_put_in_behind_its_calls(
+    on_tool_call: str, waits: bool, is_answered: bool
+) -> None:
+    """But where none is missing: it was about to go on."""
+    index, answer = len(FIND.encode()), [Message(role="tool", tool_call_id="c", content="42")]
+    put_in = PastInject(index=index, messages=answer) if is_answered else PastInject(index=index, text="So")
+    known = Past(tokens=list(FIND.encode()), call_ids=["c"], waits=waits, steering=[put_in])
+    asked: dict[str, Any] = ASKED | {"past": known, "on_tool_call": on_tool_call}
+    params = lone().stream.context.params
+    *_, context = begun(protocol.Start(request_id="a", **asked), [1], params, None, MODEL, [[*b"So"]])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.index = index
+    (submit,) = one.commands
+    assert isinstance(submit, api.Submit)
+    _, snapshot = one.take()
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert submit.paused == (snapshot.paused == "tool_call") == (waits and not is_answered)
+    if submit.paused:
+        result = one.stream.inject_of(protocol.ToolResult(request_id="a", call_id="c", content="42"))
+        one.steer(replace(result, tokens=[5] * 9))
+        one.answer(api.Appended(index, 9), api.Resumed(index))
+        assert kinds(one.take()) == ["Injected", "Resumed"]
+        assert one.stream.paused is None
 
 
 @pytest.mark.parametrize("to", [None, 3, 1])

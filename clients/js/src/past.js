@@ -19,6 +19,7 @@ export class Past {
   /** @type {Params | null} */ #begun = null;
   #missing = 0; // tokens that were put in while nothing was heard of it
   #guarded = false;
+  #waits = false; // for results of calls, by itself
   /** Whether a client has paused it. */
   paused = false;
 
@@ -50,6 +51,7 @@ export class Past {
       text_length: [...text].length,
       ...(reasoning && { reasoning_length: [...reasoning].length }),
       ...(told && { arguments_length: [...(calls.at(-1)?.arguments ?? "")].length, call_ids: calls.map(({ call_id }) => call_id), told_calls: told }),
+      ...(this.#waits && { waits: true }),
       steering,
     };
     return { ...this.#start, ...limited, params: this.#begun, past };
@@ -67,8 +69,12 @@ export class Past {
       case "adjusted": this.#adjust(event.index, event.params); break;
       case "injected": this.#inject(event, calls); break;
       case "rewound": this.#rewind(event.index, calls); break;
-      case "paused": this.paused ||= event.reason === "client"; break;
-      case "resumed": this.paused = false; break;
+      case "paused":
+        this.paused ||= event.reason === "client";
+        this.#waits ||= event.reason === "tool_call";
+        break;
+      case "resumed": this.paused = this.#waits = false; break;
+      case "restarted": this.#waits = event.begun.paused === "tool_call"; break; // else its server knows nothing of that
       case "guard": this.#guarded = true;
     }
   }
@@ -90,6 +96,7 @@ export class Past {
   miss({ index, params, paused, injected_tokens = 0 }) {
     this.#missing = injected_tokens - this.#steps.reduce((sum, { count }) => sum + count, 0);
     this.paused = paused === "client";
+    this.#waits = paused === "tool_call";
     const known = this.#params;
     if (!known || JSON.stringify(known) === JSON.stringify(params)) return;
     if (!sameGrammar(known, params)) this.#steps.push({ step: null, index, count: 0 }); // it began at some token

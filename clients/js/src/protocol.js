@@ -153,7 +153,7 @@ export const RETRYABLE_CLOSE_CODES = [1001, 1006, 1011, 1012, 1013];
  */
 /**
  * @typedef {{tokens: number[], text_length: number, reasoning_length?: number, arguments_length?: number, call_ids?: string[],
- *   told_calls?: number, steering: PastStep[]}} PastFields What has come of a stream that only its client knows.
+ *   told_calls?: number, waits?: boolean, steering: PastStep[]}} PastFields What has come of a stream that only its client knows.
  */
 /**
  * @typedef {StartFields & {type: "start", request_id: string, params: Params, credit?: Credit, past?: PastFields}} Start

@@ -61,6 +61,26 @@ test("so many code points of its reasoning and of the last arguments stand", () 
   assert.deepEqual([reasoning_length, arguments_length], [3, 3]);
 });
 
+test("one that waits for results says so until it goes on, and where it was started again, if it does there", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const waits = () => past.start(/** @type {any} */ ({ tokens: [7], index: 1, text: "", spans: new Spans() }))?.past?.waits;
+  const told = (/** @type {object} */ event) => past.receive(/** @type {any} */ ({ request_id: "a", seq: 1, index: 1, ...event }), []);
+  told(started({ seed: 1 }));
+  assert.equal(waits(), undefined);
+  for (const [event, expected] of /** @type {[object, true | undefined][]} */ ([
+    [{ type: "paused", reason: "tool_call" }, true],
+    [{ type: "paused", reason: "client" }, true],
+    [{ type: "injected", ref: "1", count: 1 }, true],
+    [{ type: "resumed", recomputed_tokens: 0 }, undefined],
+    [{ type: "restarted", begun: { paused: "tool_call" } }, true],
+    [{ type: "restarted", begun: {} }, undefined],
+  ])) {
+    past.sent("1", { type: "inject", request_id: "a", text: "a" });
+    told(event);
+    assert.equal(waits(), expected);
+  }
+});
+
 test("where a grammar has begun at a token is told, whatever other came before it there", () => {
   const [none, one, other] = [null, { regex: "a" }, { regex: "b" }].map((grammar) => /** @type {any} */ ({ grammar }));
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));

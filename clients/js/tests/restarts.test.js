@@ -159,6 +159,25 @@ test("a call that was made again has its id elsewhere, and no other has one of b
   assert.deepEqual([stream.text, stream.restarts.length], ["Mild.", 1]);
 });
 
+test("what waits for results waits elsewhere, whatever was put in meanwhile", async (t) => {
+  const { urls, kill } = await doomed(t, scripted);
+  const client = await connect(urls, { WebSocket });
+  t.after(() => client.close());
+  const call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>';
+  const asked = { messages: [{ role: "user", content: `Say ⟦${call}⏭Mild.⟧` }], tools: [WEATHER] };
+  /** @type {StreamEvent[]} */ const events = [];
+  /** @type {(event: StreamEvent) => void} */ let hear = () => {};
+  const waits = new Promise((resolve) => (hear = (event) => events.push(event) && event.type === "paused" && resolve(event)));
+  const stream = await client.start({ ...asked, on_tool_call: "pause", return_tokens: true, window: 200, onevent: (event) => hear(event) });
+  await waits;
+  await stream.inject({ text: "So" });
+  await kill();
+  await stream.toolResult(stream.calls[0], "mild");
+  await rest(stream);
+  assert.equal(stream.text, "Mild.");
+  assert.deepEqual(events.flatMap((event) => (event.type === "restarted" ? [event.begun.paused] : [])), ["tool_call"]);
+});
+
 test("a call whose tokens had come, and what they say had not, is told elsewhere: its tool runs once", async (t) => {
   const servers = await Promise.all([serve(scripted), serve(scripted)]);
   t.after(() => Promise.all(servers.map(({ end }) => end())));

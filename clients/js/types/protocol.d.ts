@@ -286,6 +286,7 @@ export type PastFields = {
     arguments_length?: number;
     call_ids?: string[];
     told_calls?: number;
+    waits?: boolean;
     steering: PastStep[];
 };
 export type Start = StartFields & {

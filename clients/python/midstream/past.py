@@ -43,6 +43,7 @@ class Past:
         self._begun: Params | None = None
         self._missing = 0  # tokens that were put in while nothing was heard of it
         self._paused = False
+        self._waits = False  # for results of calls, by itself
 
     @property
     def waiting(self) -> list[ToolResult]:
@@ -78,6 +79,7 @@ class Past:
             arguments_length=len(calls[-1].arguments) if calls else None,
             call_ids=[call.call_id for call in calls],
             told_calls=spans.told or None,
+            waits=self._waits,
             steering=steering,
         )
         return replace(start, past=past, params=begun, credit=credit)
@@ -101,13 +103,20 @@ class Past:
                 self.rewind(index, calls)
             case protocol.Paused(reason="client"):
                 self._paused = True
+            case protocol.Paused(reason="tool_call"):
+                self._waits = True
             case protocol.Resumed():
-                self._paused = False
+                self._paused = self._waits = False
+
+    def begin(self, snapshot: protocol.Snapshot) -> None:
+        """It was started again: one whose server knows nothing of `waits` goes on."""
+        self._waits = snapshot.paused == "tool_call"
 
     def miss(self, snapshot: protocol.Snapshot) -> None:
         """It stands for events that never came."""
         self._missing = snapshot.injected_tokens - sum(count for _, count in self._steps)
         self._paused = snapshot.paused == "client"
+        self.begin(snapshot)
         params, known = snapshot.params, self._params
         if known is None or params == known:
             return
@@ -142,7 +151,7 @@ class Past:
         if isinstance(frame, ToolResult):
             self._results[frame.call_id] = frame
         if isinstance(frame, Inject) and frame.resume:
-            self._paused = False  # whether or not its `resumed` has come
+            self._paused = self._waits = False  # whether or not its `resumed` has come
         cuts = isinstance(frame, Amend) and any(step.index == event.index for step in self._put)
         if event.count or cuts:  # perhaps a part of what was put in is left
             self._steps.append((self._put_in(event, frame, calls), event.count))

@@ -237,7 +237,8 @@ class PastInject(Struct, tag_field="type", tag="inject", omit_defaults=True, kw_
 class Past(Struct, omit_defaults=True, kw_only=True):
     """What has come of a stream that nobody knows any more but its client: its output, and what it was told
     at which token of that. So many code points stand of its text, its reasoning, and the arguments of its
-    last call. `call_ids`: of its calls that stand, in their order, and it has told `told_calls` ever."""
+    last call. `call_ids`: of its calls that stand, in their order, and it has told `told_calls` ever.
+    `waits`: it was paused until results of calls come, whatever was put in since."""
 
     tokens: list[TokenId] = []
     text_length: Index | None = None
@@ -245,6 +246,7 @@ class Past(Struct, omit_defaults=True, kw_only=True):
     arguments_length: Index | None = None
     call_ids: Annotated[list[CallId], Meta(max_length=MAX_PAST_CALLS)] = []
     told_calls: Index | None = None
+    waits: bool = False
     steering: Annotated[list[PastAdjust | PastInject], Meta(max_length=MAX_PAST_STEERING)] = []
 
 

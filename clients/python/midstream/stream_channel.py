@@ -150,6 +150,7 @@ class Channel:
         if isinstance(event, Snapshot):
             self.restart, before, stood = None, self.core.fingerprint, self.core.index
             missing = self.core.go_on(event)
+            self.past.begin(event)
             if self._recorder is not None and event.fingerprint != before:
                 self._recorder.moved(event.index, event.fingerprint)
             if self._recorder is not None and event.index > stood:  # how it came so far nobody has told
