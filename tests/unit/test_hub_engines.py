@@ -383,6 +383,22 @@ def test_whoever_has_nothing_to_be_computed_on_a_new_engine_is_not_waited_for() 
     assert server.hub.serving.is_proven(0)
 
 
+def test_where_one_cannot_be_given_to_a_new_engine_it_alone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    server.kill_engine()
+    monkeypatch.setattr(server.hub.streams[1], "submit", lambda engine, now, yields: 1 // 0)
+    server.revive_engine()
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
+    assert listener.final.finish_reason == "error"
+    for _ in range(2 * (FEW + 1)):
+        server.tick()
+    assert server.hub.serving.is_proven(0)
+    assert server.hub.serving.engines[0].streams == 2
+
+
 def test_what_a_stream_takes_along_for_whoever_adopts_it_weighs_until_it_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
