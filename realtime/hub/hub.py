@@ -725,6 +725,9 @@ class Hub:
 
     def _time_out(self, entry: LiveStream) -> None:
         with self._waking() as wake:
-            entry.stream.time_out(self._clock(), entry.step)
-            entry.note(TimedOut())
+            try:
+                entry.stream.time_out(self._clock(), entry.step)
+                entry.note(TimedOut())
+            except Exception as error:  # noqa: BLE001 - whatever it is
+                end_by_mistake(entry, error, "end it in time", self._clock())
             wake(entry.stream)

@@ -22,7 +22,6 @@ from realtime.hub.submission import Submission
 from realtime.hub.untaken import Untaken
 from realtime.hub.waking import Waking
 from realtime.stream.context import Context
-from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
 
@@ -223,10 +222,16 @@ class Serving:
     def choose(self, model: str, context: Context, tenant: int) -> ServingEngine | None:
         return self.of_model(model).choose(context, tenant)
 
-    def _submit(self, stream: Stream, engine: ServingEngine, yields: bool) -> None:
+    def _submit(self, entry: LiveStream, engine: ServingEngine, yields: bool) -> None:
+        stream = entry.stream
         if not engine.keeps:
             stream.keeping = None
-        stream.submit(engine, self._clock(), yields=yields)
+        try:
+            stream.submit(engine, self._clock(), yields=yields)
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            with self._waking() as wake:
+                end_by_mistake(entry, error, "give it to an engine", self._clock())
+                wake(stream)
 
 
 def _weight(entry: LiveStream) -> int:

@@ -75,8 +75,8 @@ class ServingEngine:
         return self._pace.token_s
 
     def is_yet_to_compute(self, number: int) -> bool:
-        """The stream's context."""
-        return number in self._contexts
+        """The stream's context. Of many some are yet to be given to it."""
+        return number in self._contexts or number not in self._streams
 
     @property
     def fingerprint(self) -> str:

@@ -49,7 +49,7 @@ class Submission:
         registry: StreamRegistry,
         observer: Observer,
         call_later: Callable[[float, Callable[[], None]], object],
-        submit: Callable[[Stream, ServingEngine, bool], None],
+        submit: Callable[[LiveStream, ServingEngine, bool], None],
         tell_lost: Callable[[list[LiveStream]], None],
         flush: Callable[[], None],
     ) -> None:
@@ -266,9 +266,9 @@ class Submission:
                     if not entry.stream.needs_compute:
                         self._clear(engine, self._recovery.rests(engine.number, number))
                     first = entry.stream.paused == "loading"
-                    self._submit_one(entry.stream, engine, engine.decodes and not first)
                     if not first:
                         self._observer.retried(entry.stream, "engine")
+                    self._submit_one(entry, engine, engine.decodes and not first)
         finally:
             self._flush()
 

@@ -658,8 +658,17 @@ class Stream:
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
 
     def fail(self, why: str, now: float) -> None:
-        if not self.ended:
-            self._end("error", why, now)
+        """It has failed somewhere, and may again where its text is brought to its end: then it ends with what
+        it has told."""
+        if self.ended:
+            return
+        try:
+            self._close()
+        except Exception:  # noqa: BLE001 - whoever has it fail says why
+            if undeliverable := self.outbox.undeliverable:
+                self.outbox.drop_from(undeliverable[0].index)
+            self._refuse_pending()
+        self._tell_end("error", why, now)
 
     # -- news from the engine --------------------------------------------------------------------
 
@@ -1002,6 +1011,15 @@ class Stream:
 
     def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
         """Exactly one `final`, behind everything that the client still gets."""
+        self._close()
+        spans = self.output.spans
+        one_was_enough = reason == "stop" and why is None
+        if one_was_enough or (reason == "stop" and why == "eos" and spans is not None and spans.called):
+            reason = "tool_calls"
+        self._tell_end(reason, why, now)
+
+    def _close(self) -> None:
+        """Its text, and what was asked of it: there is nothing to come."""
         undeliverable = self.outbox.undeliverable
         self._told.forget_untold()  # what a guard has found
         if undeliverable:
@@ -1009,19 +1027,17 @@ class Stream:
             self._told.cut(undeliverable[0].index, ends=True)
         self._refuse_pending()  # also what would take back what stands: nothing is withheld
         self._reading_on.put_beside(len(self.output), self.output.flush())
-        spans = self.output.spans
-        one_was_enough = reason == "stop" and why is None
-        if one_was_enough or (reason == "stop" and why == "eos" and spans is not None and spans.called):
-            reason = "tool_calls"
+
+    def _tell_end(self, reason: FinishReason, why: str | None, now: float) -> None:
         self._reading_on.rest = self._conclusion = None
         self.final = protocol.Final(
             request_id=self.request_id,
             ref=self._cancelling.ref,
-            index=len(self.output),
+            index=self.outbox.known,
             finish_reason=reason,
             stop_reason=why,
             usage=self.counts.usage(),
-            timing=self._stopwatch.timing(len(self.output) - self.context.inherited, now),
+            timing=self._stopwatch.timing(self.outbox.known - self.context.inherited, now),
         )
         self.outbox.put(self.final)
         self._check_transition()

@@ -383,6 +383,22 @@ def test_whoever_has_nothing_to_be_computed_on_a_new_engine_is_not_waited_for() 
     assert server.hub.serving.is_proven(0)
 
 
+def test_where_one_cannot_be_given_to_a_new_engine_it_alone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    server.kill_engine()
+    monkeypatch.setattr(server.hub.streams[1], "submit", lambda engine, now, yields: 1 // 0)
+    server.revive_engine()
+    assert [stream.request_id for stream in server.hub.streams] == ["a", "c"]
+    assert listener.final.finish_reason == "error"
+    for _ in range(2 * (FEW + 1)):
+        server.tick()
+    assert server.hub.serving.is_proven(0)
+    assert server.hub.serving.engines[0].streams == 2
+
+
 def test_what_a_stream_takes_along_for_whoever_adopts_it_weighs_until_it_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -487,23 +503,29 @@ def test_news_of_what_the_hub_has_forgotten_is_counted_and_harms_nothing() -> No
     raise AssertionError("the engine decoded nothing")
 
 
+@pytest.mark.parametrize("failing", [("add",), ("add", "flush")])
 def test_a_mistake_of_the_gateway_ends_the_stream_that_it_shows_in_and_no_other(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    failing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Also where it shows again as its text is brought to its end. Others' news of a step stand behind."""
     server, _ = opened()
     listener = RecordingListener(server)
+    listener.send(endless("bad", credit=Credit(limit=2, prefetch=9)))
     listener.send(start("good", params=SHORT, credit=Credit(limit=12)))
-    listener.send(endless("bad"))
     bad = next(stream for stream in server.hub.streams if stream.request_id == "bad")
+    while len(bad.output) < 4:
+        server.tick()
 
-    def fail(token: int) -> str:
+    def fail(*token: int) -> str:
         raise ValueError("with the user's secret text in it")
 
-    monkeypatch.setattr(bad.output, "add", fail)
+    for name in failing:
+        monkeypatch.setattr(bad.output, name, fail)
     while server.hub.streams:
         server.tick()
     finals = {event.request_id: event for event in listener.heard if isinstance(event, protocol.Final)}
     assert (finals["bad"].finish_reason, finals["good"].finish_reason) == ("error", "length")
+    assert (finals["bad"].index, finals["good"].index) == (2, 12)
     server.tick()
     server.tick()
     assert not server.engine.scheduler.sequences, "its memory is free"

@@ -303,12 +303,33 @@ def test_where_one_that_is_left_fails_those_behind_it_are_brought_in_order_all_t
     for name in "abc":
         listener.send(endless(name))
     rest(server)
-    monkeypatch.setattr(server.hub.streams[1], "detach", lambda now, step: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        listener.leave()
-    server.clock.advance(0)
+    streams = server.hub.streams
+    monkeypatch.setattr(streams[1], "detach", lambda now, step: 1 // 0)
+    listener.leave()
     rest(server)
-    assert [stream.request_id for stream in server.hub.streams] == ["b"]
+    assert [stream.final and stream.final.finish_reason for stream in streams] == [
+        "cancelled",
+        "error",
+        "cancelled",
+    ]
+    assert not server.engine.scheduler.sequences
+
+
+def test_where_one_that_nobody_came_back_to_fails_it_ends_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(endless("a", on_disconnect="continue", grace_ms=1000))
+    rest(server)
+    (stream,) = server.hub.streams
+    monkeypatch.setattr(stream, "abandon", lambda now, step: 1 // 0)
+    listener.leave()
+    server.clock.advance(1)
+    rest(server)
+    assert stream.final is not None
+    assert stream.final.finish_reason == "error"
+    server.check_empty()
 
 
 async def test_what_has_lost_its_engine_is_handed_over_to_nobody_before_another_has_it(

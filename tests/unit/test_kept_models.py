@@ -11,6 +11,7 @@ from midstream.protocol import Credit, Params
 from realtime.fleet.demands import Demands
 from realtime.fleet.kept_models import KeptModels
 from realtime.fleet.served_models import ServedModels
+from realtime.hub import submission
 from realtime.hub.demand import NOWHERE, Demand, Wait
 from realtime.hub.models import KnownModel, Models
 from realtime.hub.placement import EngineState, PlacedEngine, PlacedModel, Placement
@@ -86,6 +87,21 @@ def test_what_streams_wait_for_is_told_by_engine_and_for_how_long() -> None:
     assert demand.work_s > 0, "it would have to be computed again elsewhere"
     kept.ticks()
     assert kept.look() == Demand()
+
+
+def test_those_that_a_new_engine_is_given_in_later_turns_wait_for_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(submission, "SUBMIT_TOKENS", 1)
+    kept = Kept()
+    for name in "abc":
+        kept.start(name)
+    kept.server.kill_engine()
+    (before,) = kept.look().waits.values()
+    kept.clock.advance(2.0)
+    kept.server.revive_engine()
+    (now,) = kept.look().waits.values()
+    assert now == Wait(before.work_s, 2.0)
 
 
 def test_who_is_paused_needs_no_engine_and_waits_for_nothing() -> None:

@@ -1184,6 +1184,20 @@ async def test_closing_cancels_what_nobody_asked_to_keep(server: FakeServer) -> 
     assert {stream.state for stream in streams} == {"running"}
 
 
+async def test_closing_touches_no_stream_whose_name_was_never_said(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    stream, peer, _ = await come_back(server, client, peer)
+    forking = asyncio.create_task(client.fork(stream, request_id="f"))
+    await pong(peer)
+    await asyncio.gather(client.ping(), pong(peer))  # which comes behind all that was asked
+    closing = asyncio.create_task(client.close())
+    assert await _all(peer) == [Cancel(request_id="r")]
+    await closing
+    with pytest.raises(midstream.ConnectionLost):
+        await forking
+
+
 async def _all(peer: Peer) -> list[object]:
     heard: list[object] = []
     try:

@@ -108,11 +108,15 @@ export class Session {
     return pending.answered;
   }
 
-  /** What no server has heard of is none's to cancel: whoever has a stream of this name is somebody else. @param {string} requestId */
+  /** Whether no server has heard of it: whoever has a stream of this name is somebody else. @param {string} requestId */
+  #isUnsaid(requestId) {
+    return this.#pending.opening(requestId)?.transport === null;
+  }
+
+  /** What no server has heard of is none's to cancel. @param {string} requestId */
   #forgetUnsaid(requestId) {
     const channel = this.#channels.get(requestId);
-    const opening = this.#pending.opening(requestId);
-    if (!channel || !opening || opening.transport) return;
+    if (!channel || !this.#isUnsaid(requestId)) return;
     const why = requestFinished("it was cancelled before it was asked for", requestId);
     this.#fail(channel, why);
     throw why;
@@ -121,7 +125,7 @@ export class Session {
   close() {
     if (this.#lost) return;
     for (const { requestId, outlives } of this.#channels.all()) {
-      if (!outlives) this.#connection.send({ type: "cancel", request_id: requestId });
+      if (!outlives && !this.#isUnsaid(requestId)) this.#connection.send({ type: "cancel", request_id: requestId });
     }
     this.#connection.close(NORMAL_CLOSURE);
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));

@@ -322,6 +322,16 @@ test("a fork of one that waits for its stream waits for that", async (t) => {
   assert.deepEqual((await Promise.all(forking)).map(({ requestId }) => requestId), ["f", "g"]);
 });
 
+test("closing cancels none whose start waits and was never said", async (t) => {
+  const { client, socket } = await running(t);
+  const next = await cutAndReconnect(socket);
+  const forking = assert.rejects(client.fork("r", { request_id: "f" }), ConnectionLost);
+  await client.close();
+  const cancelled = next.sent.filter(({ type }) => type === "cancel").map(({ request_id }) => request_id);
+  assert.deepEqual(cancelled, ["r"]);
+  await forking;
+});
+
 for (const came of ["started", "attached"]) {
   test(`a fork is said again when the stream is here whose start was: ${came}`, async (t) => {
     const { client, socket } = await connected(t);

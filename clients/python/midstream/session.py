@@ -183,10 +183,11 @@ class Session:
         self._connection = None
 
     def cancel_streams(self) -> None:
-        """Before the client closes: streams that nobody asked to keep end with it."""
+        """Before the client closes: streams that nobody asked to keep end with it. Of one that no server has
+        heard of from here, whoever has its name is somebody else."""
         if self._connection is not None:
             for channel in self._channels.values():
-                if not channel.kept:
+                if channel.said and not channel.kept:
                     self._connection.send(Cancel(request_id=channel.request_id))
 
     def fail(self, failure: Failure) -> None:
