@@ -20,9 +20,9 @@ class Holdings:
     def __init__(self, holders: Iterable[Sequence], refs: list[int]) -> None:
         """Of each tenant the last to come first. `refs`: how many hold each block."""
         self._refs = refs
-        self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
+        self._holders = defaultdict[int, dict[int, Sequence]](dict)  # by tenant and stream
         for one in holders:
-            self._holders[one.tenant].append(one)
+            self._holders[one.tenant][one.stream] = one
         self._blocks: dict[int, set[int]] = {}  # of those who were asked for
         self._more = Counter[int]()  # that they have since
         self._gives: dict[int, int] = {}  # by stream
@@ -32,7 +32,7 @@ class Holdings:
         """Known without a look at its blocks: as if its streams shared none."""
         if tenant in self._blocks:
             return self.of(tenant)
-        tables = (table for one in self._holders.get(tenant, ()) for table in one.tables)
+        tables = (table for one in self._holders[tenant].values() for table in one.tables)
         return sum(len(table) - first_held(table) for table in tables)
 
     def gives_all(self, tenant: int) -> bool:
@@ -52,7 +52,7 @@ class Holdings:
         none before it has it."""
         blocks = self._blocks[tenant] = set[int]()
         self._more[tenant] = 0
-        for one in reversed(self._holders.get(tenant, ())):
+        for one in reversed(self._holders[tenant].values()):
             before, tables = len(blocks), one.held_tables
             for table in tables:
                 _add(table, blocks)
@@ -68,7 +68,7 @@ class Holdings:
         """What comes free where these give up all that they have."""
         released = Released(self._refs)
         for tenant in tenants:
-            for one in self._holders.get(tenant, ()):
+            for one in self._holders[tenant].values():
                 tables = one.held_tables
                 released.add(tables)
                 self.looked += sum(map(len, tables))
@@ -79,14 +79,15 @@ class Holdings:
         for one in losers:
             self._lose(one)
         if comes:
-            self._holders[claimant.tenant].append(claimant)
+            self._holders[claimant.tenant][claimant.stream] = claimant
         if (has := self._blocks.get(claimant.tenant)) is not None:
             has.update(claimant.held_blocks)
             self._more[claimant.tenant] += blocks
 
     def _lose(self, one: Sequence) -> None:
         """What others of its tenant hold, too, is known by another look, if that is asked for again; so is
-        what is left where it came since."""
+        what is left where it came since. Whatever it is to begin with again it has as a newcomer."""
+        self._holders[one.tenant].pop(one.stream, None)
         if (has := self._blocks.get(one.tenant)) is None:
             return
         own = [number for number in one.held_blocks if self._refs[number] == 1]

@@ -426,6 +426,19 @@ def test_who_comes_and_stands_idle_within_a_step_may_lose_its_memory_in_that_ste
     assert (holdings.of(1), holdings.of(2)) == (2, 2)
 
 
+def test_who_lost_its_memory_and_looks_for_some_again_has_not_what_it_would_begin_with() -> None:
+    """What was left of it in the cache counted as its tenant's, of whom another could take for that."""
+    claimant, lost, other = (
+        Sequence(stream, [1], Sampling(), credit=1, context=9, tenant=tenant, blocks=blocks)
+        for stream, tenant, blocks in ((1, 1, [0]), (2, 2, [1, 2, 3]), (3, 2, [4]))
+    )
+    holdings = Holdings([other, lost, claimant], refs=[1] * 5)
+    holdings.take(claimant, 1, [lost], comes=False)
+    del lost.blocks[2:]
+    assert (holdings.of(2), holdings.alone([2])) == (1, 1)
+    assert holdings.of(2, lost) == 3
+
+
 def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> None:
     """Of 2,000 that filled the memory all blocks were, in each step in which somebody lacked one."""
 
