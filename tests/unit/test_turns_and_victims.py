@@ -439,6 +439,19 @@ def test_who_lost_its_memory_and_looks_for_some_again_has_not_what_it_would_begi
     assert holdings.of(2, lost) == 3
 
 
+def test_what_a_tenant_has_come_to_hold_within_a_step_is_held_by_it() -> None:
+    """Others waited for room that its own streams had."""
+    cache = BlockCache(8, 4)
+    holders = victims.Holders(cache)
+    one, other = (Sequence(stream, [1], Sampling(), credit=1, context=32, tenant=stream) for stream in (1, 2))
+    for sequence in (one, other):
+        assert cache.grow(sequence, 8)
+        holders.file(sequence)
+    assert not holders.victims(one, 5, 1, {other.stream})  # for which it is looked how much it has
+    assert cache.grow(one, 16)
+    assert holders.hold(1, 4, 1)
+
+
 def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> None:
     """Of 2,000 that filled the memory all blocks were, in each step in which somebody lacked one."""
 
@@ -455,7 +468,7 @@ def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> Non
     equals = Equals(crowd, lambda: holdings, lambda one: True)
     assert [one.stream for one in equals.of_who_has_more(but=7, least=5)] == [401, 301]
     assert holdings.looked == 18 + 10 + 2 * 50 * 3, "and nothing of those that have one stream each"
-    assert (holdings.at_most(301), holdings.at_most(9)) == (10, 9)
+    assert (holdings.known(301), holdings.known(9)) == (10, 9)
     anew = Holdings(crowd, refs=[1] * 30_000)
     assert Equals(crowd, lambda: anew, lambda one: True).most(2) == {401: 10, 301: 10}
     assert anew.looked == 18 + 10
