@@ -8,6 +8,7 @@ can lose. It knows who holds which blocks, and takes nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -29,9 +30,16 @@ class Holdings:
         self.looked = 0  # at blocks
 
     def at_most(self, tenant: int) -> int:
-        """By now, and known without a look at its blocks: as if its streams shared none."""
-        tables = (table for one in self._holders[tenant].values() for table in one.tables)
-        return sum(len(table) - first_held(table) for table in tables)
+        """By now, and known without a look at its blocks: as if its streams shared none but those that they
+        begin with, each with the first that begins so."""
+        count, firsts = 0, dict[int, list[int]]()
+        for one in self._holders[tenant].values():
+            for table in one.tables:
+                gone = first_held(table)
+                count += len(table) - gone
+                if table and not gone and (first := firsts.setdefault(table[0], table)) is not table:
+                    count -= _alike(first, table)
+        return count
 
     def known(self, tenant: int) -> int:
         """Without a look at its blocks: what it has, where that was asked for, or at most."""
@@ -97,6 +105,12 @@ class Holdings:
             has.difference_update(own)
         else:
             del self._blocks[one.tenant]
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many blocks both begin with."""
+    places = range(min(len(one), len(other)))
+    return bisect_left(places, True, key=lambda place: one[place] != other[place])
 
 
 def _add(table: list[int], blocks: set[int]) -> None:

@@ -474,6 +474,23 @@ def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> Non
     assert anew.looked == 18 + 10
 
 
+def test_nor_of_many_whose_streams_begin_alike() -> None:
+    """Of 2,000 tenants that had two forks each all blocks were looked at: together each might have had more
+    than another."""
+    crowd = [
+        Sequence(9 * tenant + fork, [1], Sampling(), credit=1, context=99, tenant=tenant, blocks=blocks)
+        for tenant in range(100)
+        for fork in (1, 0)
+        for blocks in ([*range(40 * tenant, 40 * tenant + 30), 40 * tenant + 30 + fork],)
+    ]
+    holdings = Holdings(crowd, refs=[1] * 4_000)
+    equals = Equals(crowd, lambda: holdings, lambda one: True)
+    assert not list(equals.of_who_has_more(but=7, least=40))
+    assert holdings.looked == 0
+    assert equals.most(2) == {99: 32, 98: 32}
+    assert holdings.looked == 2 * 2 * 31
+
+
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:
     driver, crowd = full_of_one_tenant()
     small = driver.add(20, 30, tenant=2)
