@@ -21,6 +21,7 @@ import msgspec
 from engine.build.build import build
 from engine.logs import configure_logging
 from engine.model.preflight import ModelError
+from engine.model.with_parent import end_with_parent
 from engine.parallel.ranks import FollowerCommandQueue, RankConfig, RankGroup, join
 from engine.pipe import Pipe
 
@@ -30,6 +31,7 @@ log = logging.getLogger("engine")
 def main(argv: list[str]) -> int:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # rank 0 decides when to end
+    end_with_parent()  # also where it hangs, and no thread of it notices that the pipe closes
     pipe = Pipe(socket.socket(fileno=int(argv[1])))
     first = pipe.receive()
     if first is None:

@@ -133,7 +133,7 @@ class Equals:
     def _rank(self, tenant: int) -> None:
         if line := self._line(tenant):
             holdings = self._holdings()
-            blocks = holdings.at_most(tenant)
+            blocks = holdings.known(tenant)
             if holdings.gives_all(tenant):
                 self._gives[tenant] = blocks
             entry = self._entries[tenant] = -blocks, -line[-1].stream, tenant

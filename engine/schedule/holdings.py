@@ -8,6 +8,7 @@ can lose. It knows who holds which blocks, and takes nothing.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -20,20 +21,29 @@ class Holdings:
     def __init__(self, holders: Iterable[Sequence], refs: list[int]) -> None:
         """Of each tenant the last to come first. `refs`: how many hold each block."""
         self._refs = refs
-        self._holders = defaultdict[int, list[Sequence]](list)  # by tenant
+        self._holders = defaultdict[int, dict[int, Sequence]](dict)  # by tenant and stream
         for one in holders:
-            self._holders[one.tenant].append(one)
+            self._holders[one.tenant][one.stream] = one
         self._blocks: dict[int, set[int]] = {}  # of those who were asked for
         self._more = Counter[int]()  # that they have since
         self._gives: dict[int, int] = {}  # by stream
         self.looked = 0  # at blocks
 
     def at_most(self, tenant: int) -> int:
-        """Known without a look at its blocks: as if its streams shared none."""
-        if tenant in self._blocks:
-            return self.of(tenant)
-        tables = (table for one in self._holders.get(tenant, ()) for table in one.tables)
-        return sum(len(table) - first_held(table) for table in tables)
+        """By now, and known without a look at its blocks: as if its streams shared none but those that they
+        begin with, each with the first that begins so."""
+        count, firsts = 0, dict[int, list[int]]()
+        for one in self._holders[tenant].values():
+            for table in one.tables:
+                gone = first_held(table)
+                count += len(table) - gone
+                if table and not gone and (first := firsts.setdefault(table[0], table)) is not table:
+                    count -= _alike(first, table)
+        return count
+
+    def known(self, tenant: int) -> int:
+        """Without a look at its blocks: what it has, where that was asked for, or at most."""
+        return self.of(tenant) if tenant in self._blocks else self.at_most(tenant)
 
     def gives_all(self, tenant: int) -> bool:
         """It has one stream."""
@@ -52,7 +62,7 @@ class Holdings:
         none before it has it."""
         blocks = self._blocks[tenant] = set[int]()
         self._more[tenant] = 0
-        for one in reversed(self._holders.get(tenant, ())):
+        for one in reversed(self._holders[tenant].values()):
             before, tables = len(blocks), one.held_tables
             for table in tables:
                 _add(table, blocks)
@@ -68,7 +78,7 @@ class Holdings:
         """What comes free where these give up all that they have."""
         released = Released(self._refs)
         for tenant in tenants:
-            for one in self._holders.get(tenant, ()):
+            for one in self._holders[tenant].values():
                 tables = one.held_tables
                 released.add(tables)
                 self.looked += sum(map(len, tables))
@@ -79,14 +89,15 @@ class Holdings:
         for one in losers:
             self._lose(one)
         if comes:
-            self._holders[claimant.tenant].append(claimant)
+            self._holders[claimant.tenant][claimant.stream] = claimant
         if (has := self._blocks.get(claimant.tenant)) is not None:
             has.update(claimant.held_blocks)
             self._more[claimant.tenant] += blocks
 
     def _lose(self, one: Sequence) -> None:
         """What others of its tenant hold, too, is known by another look, if that is asked for again; so is
-        what is left where it came since."""
+        what is left where it came since. Whatever it is to begin with again it has as a newcomer."""
+        self._holders[one.tenant].pop(one.stream, None)
         if (has := self._blocks.get(one.tenant)) is None:
             return
         own = [number for number in one.held_blocks if self._refs[number] == 1]
@@ -94,6 +105,12 @@ class Holdings:
             has.difference_update(own)
         else:
             del self._blocks[one.tenant]
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many blocks both begin with."""
+    places = range(min(len(one), len(other)))
+    return bisect_left(places, True, key=lambda place: one[place] != other[place])
 
 
 def _add(table: list[int], blocks: set[int]) -> None:

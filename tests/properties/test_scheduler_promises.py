@@ -65,3 +65,8 @@ def test_what_is_counted_once_in_a_step_stands_while_many_take_memory_in_it() ->
 )
 def test_what_was_broken_once_is_not_broken_again(seed: int, sizes: Sizes) -> None:
     Mix(seed, sizes).play(150)
+
+
+def test_nor_is_what_who_lost_its_memory_would_begin_with_counted_again() -> None:
+    sizes = Sizes(blocks=119, step_tokens=30, batch_rows=4, streams=23, tenants=3, overlap=False)
+    Mix(242, sizes, anew=False).play(65)

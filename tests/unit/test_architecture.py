@@ -192,7 +192,13 @@ OUR_OWN = {
         "engine.api",
     ],
     "engine.parallel": ["engine.step.command_queue", "engine.pipe", "engine.api"],
-    "engine.parallel.follower": ["engine.build", "engine.model.preflight", "engine.logs", "engine.pipe"],
+    "engine.parallel.follower": [
+        "engine.build",
+        "engine.model.preflight",
+        "engine.model.with_parent",
+        "engine.logs",
+        "engine.pipe",
+    ],
     "engine.build": ["engine"],  # puts all of it together
     "keeper": ["keeper"],
     "keeper.plan": ["realtime.config", "realtime.fleet.models_file", "engine.api"],

@@ -426,6 +426,32 @@ def test_who_comes_and_stands_idle_within_a_step_may_lose_its_memory_in_that_ste
     assert (holdings.of(1), holdings.of(2)) == (2, 2)
 
 
+def test_who_lost_its_memory_and_looks_for_some_again_has_not_what_it_would_begin_with() -> None:
+    """What was left of it in the cache counted as its tenant's, of whom another could take for that."""
+    claimant, lost, other = (
+        Sequence(stream, [1], Sampling(), credit=1, context=9, tenant=tenant, blocks=blocks)
+        for stream, tenant, blocks in ((1, 1, [0]), (2, 2, [1, 2, 3]), (3, 2, [4]))
+    )
+    holdings = Holdings([other, lost, claimant], refs=[1] * 5)
+    holdings.take(claimant, 1, [lost], comes=False)
+    del lost.blocks[2:]
+    assert (holdings.of(2), holdings.alone([2])) == (1, 1)
+    assert holdings.of(2, lost) == 3
+
+
+def test_what_a_tenant_has_come_to_hold_within_a_step_is_held_by_it() -> None:
+    """Others waited for room that its own streams had."""
+    cache = BlockCache(8, 4)
+    holders = victims.Holders(cache)
+    one, other = (Sequence(stream, [1], Sampling(), credit=1, context=32, tenant=stream) for stream in (1, 2))
+    for sequence in (one, other):
+        assert cache.grow(sequence, 8)
+        holders.file(sequence)
+    assert not holders.victims(one, 5, 1, {other.stream})  # for which it is looked how much it has
+    assert cache.grow(one, 16)
+    assert holders.hold(1, 4, 1)
+
+
 def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> None:
     """Of 2,000 that filled the memory all blocks were, in each step in which somebody lacked one."""
 
@@ -442,10 +468,27 @@ def test_of_many_tenants_none_is_looked_at_but_those_that_may_give_some() -> Non
     equals = Equals(crowd, lambda: holdings, lambda one: True)
     assert [one.stream for one in equals.of_who_has_more(but=7, least=5)] == [401, 301]
     assert holdings.looked == 18 + 10 + 2 * 50 * 3, "and nothing of those that have one stream each"
-    assert (holdings.at_most(301), holdings.at_most(9)) == (10, 9)
+    assert (holdings.known(301), holdings.known(9)) == (10, 9)
     anew = Holdings(crowd, refs=[1] * 30_000)
     assert Equals(crowd, lambda: anew, lambda one: True).most(2) == {401: 10, 301: 10}
     assert anew.looked == 18 + 10
+
+
+def test_nor_of_many_whose_streams_begin_alike() -> None:
+    """Of 2,000 tenants that had two forks each all blocks were looked at: together each might have had more
+    than another."""
+    crowd = [
+        Sequence(9 * tenant + fork, [1], Sampling(), credit=1, context=99, tenant=tenant, blocks=blocks)
+        for tenant in range(100)
+        for fork in (1, 0)
+        for blocks in ([*range(40 * tenant, 40 * tenant + 30), 40 * tenant + 30 + fork],)
+    ]
+    holdings = Holdings(crowd, refs=[1] * 4_000)
+    equals = Equals(crowd, lambda: holdings, lambda one: True)
+    assert not list(equals.of_who_has_more(but=7, least=40))
+    assert holdings.looked == 0
+    assert equals.most(2) == {99: 32, 98: 32}
+    assert holdings.looked == 2 * 2 * 31
 
 
 def test_who_has_less_keeps_it_and_its_pace_whoever_wants_it_back() -> None:

@@ -60,12 +60,19 @@ engine.wait_for_options = lambda pipe, may_copy: (pipe, None)
 engine.PipeReader = lambda pipe: print("hangs", flush=True) or ctypes.PyDLL(None).pause()
 engine.main(sys.argv)
 """
+HUNG_RANK = """
+import ctypes, sys
+from engine.parallel import follower
+follower.Pipe = lambda socket: print("hangs", flush=True) or ctypes.PyDLL(None).pause()
+follower.main(sys.argv)
+"""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody ends it")
-def test_an_engine_that_has_hung_is_gone_when_its_server_was_killed() -> None:
+@pytest.mark.parametrize("hung", [HUNG, HUNG_RANK], ids=["an engine", "another rank of it"])
+def test_an_engine_that_has_hung_is_gone_when_its_server_was_killed(hung: str) -> None:
     """It does not notice that its pipe closes, and would keep its memory for ever."""
-    command = [sys.executable, "-c", SERVER, HUNG]
+    command = [sys.executable, "-c", SERVER, hung]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         number = int(server.stdout.readline())
