@@ -106,7 +106,7 @@ class Submission:
         engine = entry.engine
         if engine is None:
             return  # it waits for its model
-        engine.give(entry.stream.number, len(entry.stream.context))
+        _give_work(engine, entry.stream)
         if len(self._engines) > 1 and entry.stream.needs_compute:
             self._recovery.given(engine.number, [entry.stream.number])
 
@@ -180,7 +180,7 @@ class Submission:
                 if stream.needs_compute:
                     self._recovery.given(engine.number, [stream.number])
                 entry.engine = engine
-                engine.give(stream.number, len(stream.context))
+                _give_work(engine, stream)
                 given.append(Given(engine, stream.number))
         finally:
             self._slices.add(given)
@@ -262,7 +262,7 @@ class Submission:
             for engine, number in given:
                 entry = self._registry.by_number(number)
                 if entry is not None and entry.engine is engine:  # else it has ended, or the engine has
-                    engine.give(number, len(entry.stream.context))
+                    _give_work(engine, entry.stream)
                     if not entry.stream.needs_compute:
                         self._clear(engine, self._recovery.rests(engine.number, number))
                     first = entry.stream.paused == "loading"
@@ -271,6 +271,11 @@ class Submission:
                     self._submit_one(entry, engine, engine.decodes and not first)
         finally:
             self._flush()
+
+
+def _give_work(engine: ServingEngine, stream: Stream) -> None:
+    """Of one that rests it has nothing to compute: nobody is to go elsewhere for that."""
+    engine.give(stream.number, len(stream.context) if stream.needs_compute else 0)
 
 
 def _names(context: Context, tenant: int, block: int) -> Iterator[bytes]:

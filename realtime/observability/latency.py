@@ -137,7 +137,7 @@ class LatencyMetrics:
         """Returns those that have their last token now."""
         for news in rare:
             if news.admitted is not None:
-                self._admitted(news.stream, news.admitted, began)
+                self._admitted(news, news.admitted, began)
         lasts = Counter(map(self._last.get, moved))
         if lasts.pop(None, 0):
             for number in moved:
@@ -153,11 +153,12 @@ class LatencyMetrics:
         self._gap.observe(now - before, times)
         self._decode_wait.observe(max(0.0, began - before), times)
 
-    def _admitted(self, number: int, found: int, began: float) -> None:
-        waiting = self._waiting.get(number)
+    def _admitted(self, news: api.News, found: int, began: float) -> None:
+        waiting = self._waiting.get(news.stream)
         if waiting is not None and waiting.admitted is None:
             waiting.admitted, waiting.found = began, found
-            self._prefill_wait.observe(max(0.0, began - waiting.since))
+            if not (waiting.held_up or _goes_on(news)):
+                self._prefill_wait.observe(max(0.0, began - waiting.since))
 
     def _first(self, number: int, now: float) -> None:
         waiting = self._waiting.pop(number, None)
@@ -173,5 +174,10 @@ class LatencyMetrics:
             self.rates.of(origin.model, "prefill").observe(rate)
 
     def _changed(self, news: api.News) -> None:
-        if any(isinstance(change, api.Resumed) and change.reason == "client" for change in news.changes):
+        if _goes_on(news):
             self.granted(news.stream)
+
+
+def _goes_on(news: api.News) -> bool:
+    """Whether its client has it do so, who had paused it, or had it wait for results."""
+    return any(isinstance(change, api.Resumed) and change.reason == "client" for change in news.changes)

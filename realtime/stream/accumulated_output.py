@@ -100,6 +100,11 @@ class Output:
         self._injected_before.append(self._injected)
         self._injected += len(tokens)
 
+    @property
+    def ends_injected(self) -> bool:
+        """Whether something was injected behind its last token."""
+        return bool(self.injections) and self.injections[-1][0] == len(self.tokens)
+
     def injected(self, before: int | None = None) -> int:
         """Tokens injected; with `before`, only those that stand there or earlier."""
         if before is None:

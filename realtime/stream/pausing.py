@@ -94,7 +94,7 @@ class Pausing:
     def wait_on(self, now: float) -> None:
         """For results, as it did before it was started again: a snapshot is to tell of that."""
         self.reason = self._outbox.paused = "tool_call"
-        self._tools.turn_has_ended = True
+        self._tools.turn_has_ended = not self._output.ends_injected
         self._stopwatch.pause(now)
 
     def resume(self, index: int, recomputed: int, now: float, asked: PendingCommand | None = None) -> None:

@@ -3,18 +3,21 @@ loaded, and has the text that it would have had."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Params, Past
+from midstream.protocol import Credit, Params, Past, ToolResult
 from realtime.hub.models import KnownModel, LoadState, Models
 from realtime.hub.serving import LOST_A_TURN, REFUSED
 from realtime.tenants.allowance import EVERYTHING, Allowance
 from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import start
+from tests.fakes.simulated_client import settled, start
 from tests.fakes.simulated_server import Clock, EngineSize, SimulatedServer
+from tests.unit.test_hub_tools import knowing, waiting
 
 SIZE = EngineSize(kv_tokens=4096, block=16, step_tokens=4096, slots=70, batch_rows=70)
 SHORT = Params(max_tokens=40, ignore_eos=True, temperature=0)
@@ -61,10 +64,10 @@ class FakeKeeper:
 
 
 class Cold:
-    def __init__(self, eta_ms: int | None = 1500, allowance: Allowance = EVERYTHING) -> None:
+    def __init__(self, eta_ms: int | None = 1500, allowance: Allowance = EVERYTHING, **fields: Any) -> None:
         known, clock = KnownModel("toy"), Clock()
         quotas = Quotas(lambda tenant: allowance, clock)
-        self.server = SimulatedServer(SIZE, known=Models([known]), clock=clock, quotas=quotas)
+        self.server = SimulatedServer(SIZE, known=Models([known]), clock=clock, quotas=quotas, **fields)
         self.keeper = known.keeper = FakeKeeper(self.server, eta_ms)
         self.listener = RecordingListener(self.server)
         self.send = self.listener.send
@@ -256,6 +259,31 @@ def test_what_is_asked_of_a_past_that_had_stopped_comes_too_late_there_as_well()
     assert [one.code for one in cold.listener.heard if isinstance(one, protocol.Error)] == [
         "request_finished"
     ]
+
+
+async def test_one_that_begins_as_it_waits_for_results_has_its_model_loaded_when_they_come() -> None:
+    """Until then it needs none: neither is one loaded, nor does it end where one cannot be."""
+    cold = Cold(tokenizer=knowing(), keeps=True)
+    cold.keeper.goes()
+    cold.send(waiting(tool_hold_ms=10, on_disconnect="pause", params=SHORT, credit=PLENTY))
+    await settled()
+    cold.server.hub.serving.fail_waiting("toy")
+    cold.server.clock.advance(1)
+    _, snapshot = cold.told(protocol.StreamEvent)
+    assert isinstance(snapshot, protocol.Snapshot)
+    assert snapshot.paused == "tool_call"
+    assert cold.keeper.wanted == 0
+    call_id = snapshot.tool_calls[0].call_id
+    cold.send(ToolResult(request_id="a", call_id=call_id, content="42"))
+    await settled()
+    assert cold.keeper.wanted == 1
+    cold.keeper.comes()
+    ticks(cold.server, 5)
+    cold.server.check_kept()
+    ticks(cold.server)
+    kinds = [type(event).__name__ for event in cold.told(protocol.StreamEvent)]
+    assert kinds[2:6] == ["Paused", "Injected", "Resumed", "Token"]
+    assert (cold.pauses, cold.reasons) == ([("loading", 1500)], ["length"])
 
 
 def test_who_waits_for_what_cannot_be_loaded_is_told_so() -> None:

@@ -641,11 +641,47 @@ async def test_of_many_whose_memory_is_held_for_too_long_some_release_it_in_each
     assert released() == ["a", "b"]
 
 
-async def test_the_memory_of_one_that_was_started_again_as_it_waits_is_held_no_longer() -> None:
-    server = SimulatedServer(SIZE, tokenizer=knowing())
+def waiting(name: str = "a", **fields: Any) -> protocol.Start:
+    """Of a stream that waits for results, as where it was before."""
     past = protocol.Past(steering=[protocol.PastInject(index=0, text=WRITTEN)], waits=True)
     asked: dict[str, Any] = {"messages": HI, "prompt": None, "tools": [FREE], "on_tool_call": "pause"}
-    RecordingListener(server).send(start(past=past, tool_hold_ms=10, **asked))
+    return start(name, past=past, **asked | fields)
+
+
+async def test_those_that_were_started_again_as_they_wait_take_nothing_of_what_may_wait_for_the_engine() -> (
+    None
+):
+    """They wait for their results, however long, and others of their tenant's may begin meanwhile."""
+    narrow = Allowance(prefill_tokens=150)
+    server = SimulatedServer(SIZE, tokenizer=knowing(), quotas=Quotas(lambda tenant: narrow))
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(waiting(name))
+        await settled()
+    listener.send(start("c", prompt="x" * 100))
+    await settled()
+    assert not listener.errors
+    assert [stream.paused for stream in server.hub.streams] == ["tool_call", "tool_call", None]
+
+
+async def test_one_that_was_started_again_as_it_waits_sends_nobody_to_another_engine() -> None:
+    """Neither there nor where it comes to when its engine is lost: nothing of it is computed."""
+    server = SimulatedServer(SIZE, engines=2, tokenizer=knowing())
+    listener = RecordingListener(server)
+    listener.send(waiting(messages=[Message(role="user", content="x" * 1000)]))
+    await settled()
+    (entry,) = server.hub._registry.entries
+    for _ in range(2):
+        rest(server)
+        assert entry.engine is not None
+        assert entry.engine.choice(()).waiting_tokens == 0
+        server.kill_engine(entry.engine.number)
+        server.clock.advance(0)
+
+
+async def test_the_memory_of_one_that_was_started_again_as_it_waits_is_held_no_longer() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    RecordingListener(server).send(waiting(tool_hold_ms=10))
     await settled()
     (stream,) = server.hub.streams
     assert (stream.paused, stream.released) == ("tool_call", False)

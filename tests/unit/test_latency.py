@@ -102,6 +102,17 @@ def test_a_first_token_that_the_client_held_up_is_not_counted(steps: Steps) -> N
     assert steps.seen("stream_inter_token_seconds") == (1, 0.01)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_nor_is_how_long_one_was_paused_before_its_turn(steps: Steps, at_once: bool) -> None:
+    """As one that was started again while it waits for results. `at_once`: where some of it is found."""
+    steps.start(1)
+    resumed = api.News(1, admitted=3 if at_once else None, changes=[api.Resumed(0)])
+    steps.step(resumed, after_s=60)
+    steps.step(api.News(1, admitted=None if at_once else 0, tokens=[1]))
+    assert steps.seen("scheduler_wait_time_seconds", phase="prefill") == (0, 0)
+    assert steps.seen("stream_ttft_seconds", model="toy", route="websocket", cache="miss") == (0, 0)
+
+
 def test_of_a_stream_that_has_ended_nothing_is_kept_and_nothing_counted(steps: Steps) -> None:
     steps.start(1)
     steps.first(1)

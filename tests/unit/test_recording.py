@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
@@ -84,6 +85,21 @@ def test_a_clients_own_rewind_is_one_also_where_a_guard_is_about_to_go_back() ->
     assert recorded.behind_the_start[1:] == [
         Rewind(stream=1, index=1),
         Guard(stream=1, index=1, name="g", do="rewind"),
+    ]
+
+
+@pytest.mark.parametrize("do", ["rewind", "pause"])
+def test_what_changes_where_a_guard_is_about_to_act_is_recorded_behind_its_act(
+    do: Literal["rewind", "pause"],
+) -> None:
+    """What it acts upon was sampled without."""
+    recorded = Recorded()
+    adjusted = protocol.Adjusted(request_id="r", index=2, params=Params(top_k=3), ref="1")
+    acts = protocol.Rewound(request_id="r", index=2, text_length=2) if do == "rewind" else paused("guard")
+    recorded.receive(token(), protocol.Guarded(request_id="r", index=2, name="g", do=do), adjusted, acts)
+    assert recorded.behind_the_start[1:] == [
+        Guard(stream=1, index=2, name="g", do=do),
+        Adjust(stream=1, index=2, params=Params(top_k=3)),
     ]
 
 

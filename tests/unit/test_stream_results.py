@@ -9,14 +9,26 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from midstream import protocol
-from midstream.protocol import Credit, Guard, Message, Params, Paused, TextPart, ToolResult
+from midstream.protocol import (
+    Credit,
+    Guard,
+    Message,
+    Params,
+    Past,
+    PastAdjust,
+    PastInject,
+    Paused,
+    TextPart,
+    ToolResult,
+)
 from realtime.refusal import Refusal
+from realtime.stream.past import begun
 from realtime.stream.tool_loop import ResultInject, ToolLoop
 from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
 from tests.fakes.lone_stream import CANCELLED, LoneStream, kinds
 from tests.unit.test_calls_then import WatchedId
-from tests.unit.test_stream_tools import FIND, STOP, lone
+from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
@@ -674,3 +686,26 @@ def test_a_result_that_waits_has_nobody_look_for_what_others_still_wait_for() ->
         assert all(one.stream.has_result(call_id) for call_id in calls[:2])
         lines.append(work.lines)
     assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("text", [[], [*b"So"]])
+def test_what_is_told_while_a_client_has_paused_it_goes_in_where_its_turn_has_ended(text: list[int]) -> None:
+    """And waits for that where a text goes on with it; so it does where the stream was started again."""
+    before, (call_id,) = called(FIND)
+    steering: list[PastAdjust | PastInject] = []
+    if text:
+        steering = [PastInject(index=before.index, tokens=text)]
+        before.steer(protocol.Inject(request_id="a", tokens=text))
+        before.answer(api.Appended(before.index, len(text)))
+    known = Past(tokens=list(FIND.encode()), call_ids=[call_id], waits=True, steering=steering)
+    asked: dict[str, Any] = ASKED | {"past": known, "on_tool_call": "pause"}
+    start, params = protocol.Start(request_id="a", **asked), lone().stream.context.params
+    *_, context = begun(start, [1], params, None, MODEL, [text])
+    again = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    for one in (before, again):
+        one.steer(protocol.Pause(request_id="a"))
+        one.answer(api.Paused(before.index))
+        one.steer(in_tokens(one.stream.inject_of(result(call_id))))
+        command = one.commands[-1]
+        assert isinstance(command, api.Append)
+        assert bool(command.tokens) == (not text)

@@ -30,6 +30,7 @@ export class Recorder {
   /** @type {string[]} the refs of results that were told again */ #again = [];
   /** @type {Start | null} */ #start = null;
   #guardActs = new GuardActs();
+  /** What changes where a guard is about to act. @type {Line[]} */ #behindAct = [];
   #forked = false;
   /** What its stream changed behind where it is forked. @type {Params[]} */ #leftOut = [];
   #paused = "";
@@ -99,7 +100,7 @@ export class Recorder {
     if (this.#lost || !this.#start) return;
     const stream = this.#stream;
     const act = this.#guardActs.receive(event);
-    if (act) this.#lines.push({ type: "guard", stream, index: act.index, name: act.name, do: act.do });
+    if (act) this.#lines.push({ type: "guard", stream, index: act.index, name: act.name, do: act.do }, ...this.#behindAct.splice(0));
     switch (event.type) {
       case "started": return this.#receiveStart(event);
       case "token": {
@@ -108,8 +109,11 @@ export class Recorder {
         const told = logprobs && { logprobs: logprobs.map(({ logprob }) => logprob) };
         return void this.#lines.push({ type: "tokens", stream, index, text, tokens, ...told });
       }
-      case "adjusted":
-        return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq);
+      case "adjusted": {
+        const about = this.#guardActs.pending; // what that acts upon was sampled without
+        const lines = about && about.index <= event.index ? this.#behindAct : this.#lines;
+        return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq, lines);
+      }
       case "injected":
         if (event.reason) return;
         if (event.ref ? this.#again.includes(event.ref) : this.#results.size) return void (event.count && this.#putIn(event.index));
@@ -210,9 +214,9 @@ export class Recorder {
     this.#results.clear();
   }
 
-  /** @param {Line} line @param {number} seq */
-  #add(line, seq) {
-    this.#lines.push(line);
+  /** @param {Line} line @param {number} seq @param {Line[]} [lines] */
+  #add(line, seq, lines = this.#lines) {
+    lines.push(line);
     this.#answers.set(seq, { line, calls: [...this.#calls] });
   }
 

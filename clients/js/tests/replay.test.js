@@ -298,6 +298,23 @@ test("a client's own rewind is one also where a guard is about to go back", () =
   assert.deepEqual(lines.map(({ type }) => type), ["tokens", "rewind", "guard"]);
 });
 
+for (const [act, acts] of /** @type {[string, any][]} */ ([
+  ["rewind", { type: "rewound", index: 1, text_length: 1 }],
+  ["pause", { type: "paused", index: 1, reason: "guard" }],
+])) {
+  test(`what changes where a guard is about to act is recorded behind its ${act}: what it acts upon was sampled without`, () => {
+    const recorder = new Recorder();
+    recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+    recorder.receive(started());
+    recorder.receive({ ...token(0, "a", { tokens: [97] }), seq: 1 });
+    recorder.receive(/** @type {any} */ ({ ...of, type: "guard", index: 1, name: "g", do: act }));
+    recorder.receive({ ...of, type: "adjusted", index: 1, params: { top_k: 3 } });
+    recorder.receive({ ...of, ...acts });
+    const [{ lines }] = parseRecords(recorder.text);
+    assert.deepEqual(lines.map(({ type }) => type), ["tokens", "guard", "adjust"]);
+  });
+}
+
 test("a stream that had gone on when it was here again is recorded as far as it was told", () => {
   const recorder = new Recorder();
   recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });

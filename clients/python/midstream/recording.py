@@ -118,6 +118,7 @@ class StreamRecorder:
         self._ends: dict[str, int] = {}  # of those that were whole
         self._results: dict[str, protocol.ToolResult] = {}  # by call, that wait and have no effect yet
         self._guard_acts = GuardActs()
+        self._behind_act: list[Line] = []  # what changes where a guard is about to act
         self._lost = False
 
     def sent(self, frame: Frame) -> None:
@@ -169,10 +170,18 @@ class StreamRecorder:
         if act is not None:
             assert act.do != "tell", "that is no act"
             self._write(record_format.Guard(stream=number, index=act.index, name=act.name, do=act.do))
+            for line in self._behind_act:
+                self._write(line)
+            self._behind_act.clear()
         match event:
             case protocol.Adjusted(index=index):
                 params = frame.params if isinstance(frame, protocol.Adjust) else event.params
-                self._write(record_format.Adjust(stream=number, index=index, params=params))
+                adjust = record_format.Adjust(stream=number, index=index, params=params)
+                about = self._guard_acts.pending
+                if about is not None and about.index <= index:  # what it acts upon was sampled without
+                    self._behind_act.append(adjust)
+                else:
+                    self._write(adjust)
             case protocol.Injected(reason=None):
                 self._write_injection(event, frame)
             case protocol.Rewound(index=index):
