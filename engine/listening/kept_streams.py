@@ -2,12 +2,14 @@
 
 One that has lost its gateway runs as far as its credit goes, and waits for another. One that has ended is
 kept for a while, for whoever missed the end. Where all take too much, the tenant pays whose streams take
-most. It knows gateways as owners alone. Pure: it is told the time.
+most. It knows gateways as owners alone. Pure: it is told the time of what happens, and for how long something
+is kept goes by a clock that nobody sets.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from engine import api
@@ -27,7 +29,7 @@ class KeptStream(Generic[G]):
         self.bytes = 0  # as they were counted
         self.owner: G | None = owner
         self.number: int | None = number  # the engine's; None once it has ended
-        self.until = 0.0  # for which it is kept, once it has
+        self.until = 0.0  # for which it is kept, once it has, by the clock
 
     @property
     def is_orphan(self) -> bool:
@@ -45,7 +47,8 @@ class _Share(Generic[G]):
 
 
 class KeptStreams(Generic[G]):
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._by_key: dict[bytes, KeptStream[G]] = {}
         self._ended = OrderedDict[bytes, KeptStream[G]]()  # the first that has comes first
         self._bytes = 0
@@ -68,7 +71,7 @@ class KeptStreams(Generic[G]):
         if not kept.journal.whole:  # its record was here once, and is no more
             self._given_up.append(kept)
         self._settle(kept)
-        self._make_room(now, kept)
+        self._make_room(kept)
         return kept
 
     def take_given_up(self) -> list[KeptStream[G]]:
@@ -77,27 +80,27 @@ class KeptStreams(Generic[G]):
         given_up, self._given_up = self._given_up, []
         return given_up
 
-    def find(self, key: bytes, now: float) -> KeptStream[G] | None:
+    def find(self, key: bytes) -> KeptStream[G] | None:
         for _ in range(OLD_AT_ONCE):
-            if not self._drop_old(now):
+            if not self._drop_old():
                 break
         kept = self._ended.get(key)
-        if kept is not None and kept.until <= now:
+        if kept is not None and kept.until <= self._clock():
             self.drop(kept)
         return self._by_key.get(key)
 
     def note(self, kept: KeptStream[G], note: api.Note, now: float) -> None:
         kept.journal.note(note, now)
         self._settle(kept)
-        self._make_room(now, kept)
+        self._make_room(kept)
 
     def tell(self, kept: KeptStream[G], news: api.News, now: float) -> None:
         kept.journal.tell(news, now)
         if self._knows(kept) and news.finish is not None and not news.finish.held:
-            kept.number, kept.until = None, now + limits.ENDED_S
+            kept.number, kept.until = None, self._clock() + limits.ENDED_S
             self._ended[kept.journal.keep.key] = kept
         self._settle(kept)
-        self._make_room(now, kept)
+        self._make_room(kept)
 
     def drop(self, kept: KeptStream[G]) -> None:
         """Nobody can adopt it any more."""
@@ -129,11 +132,11 @@ class KeptStreams(Generic[G]):
         if not share.bytes:
             del self._shares[kept.tenant]
 
-    def _make_room(self, now: float, kept: KeptStream[G]) -> None:
+    def _make_room(self, kept: KeptStream[G]) -> None:
         """Of the tenant that takes most those go that have ended, the first before the last; where there is
         none, whoever asks for more, if it is one of its own, or else the first, can be built no more."""
         while self._bytes > limits.JOURNALS_BYTES:
-            if self._drop_old(now):
+            if self._drop_old():
                 continue
             shares = [share for share in self._shares.values() if share.ended or share.live]
             if not shares:
@@ -147,10 +150,10 @@ class KeptStreams(Generic[G]):
             self._given_up.append(given_up)
             self._settle(given_up)
 
-    def _drop_old(self, now: float) -> bool:
+    def _drop_old(self) -> bool:
         """The first that has ended, if it was kept for long enough."""
         first = next(iter(self._ended.values()), None)
-        if first is None or first.until > now:
+        if first is None or first.until > self._clock():
             return False
         self.drop(first)
         return True

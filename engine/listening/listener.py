@@ -77,7 +77,7 @@ class Listener:
         # A stream's news are told and kept in one moment, or adopted in one: both threads change these.
         self._lock = threading.Lock()
         self._owners = dict[int, Owner]()  # of the streams that the engine knows, also of who is gone
-        self._kept = KeptStreams[Gateway]()
+        self._kept = KeptStreams[Gateway](time.monotonic)
         self._claims = Claims[Gateway]()
         self._deposits = Deposits()
         self._numbers = itertools.count()
@@ -207,7 +207,7 @@ class Listener:
         number = next(self._numbers)
         kept, before = None, list[api.AnyCommand]()
         if (keep := submit.keep) is not None:
-            former = self._kept.find(keep.key, time.time())
+            former = self._kept.find(keep.key)
             if former is not None and former.owner is not gateway and former.journal.is_ahead_of(keep):
                 gateway.answer(api.Moved(submit.stream))  # it was away, and its stream is another's by now
                 return []
@@ -260,7 +260,7 @@ class Listener:
 
     def _adopt(self, gateway: Gateway, number: int, key: bytes, start: bytes) -> None:
         """Whoever asks for it has it from now on, if it can be built again."""
-        kept = self._kept.find(key, time.time())
+        kept = self._kept.find(key)
         if kept is None:
             gateway.answer(api.Adopted(number))
             return

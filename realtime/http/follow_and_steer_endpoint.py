@@ -42,7 +42,9 @@ from realtime.work_budget import steering_s
 from realtime.work_ledger import PayerWork
 
 NOT_STEERING = protocol.Start | protocol.Attach
-TAKEN_ID = "taken"  # of the last event for a reader whose stream another has now
+# Of the last event for a reader whose stream has ended, or is another's now. A `seq` would not tell that
+# it has had all of it wherever it comes again: whoever takes a stream over counts its events anew.
+ENDED_ID, TAKEN_ID = "ended", "taken"
 TAKEN = Refusal("request_taken", "Somebody else reads this stream: a POST to the same path takes it over.")
 NOT_HERE = Refusal(
     "unknown_request",
@@ -75,7 +77,7 @@ class StreamEndpoint:
         self._timeouts = timeouts
 
     async def follow(self, request: Request) -> Response:
-        if request.headers.get("last-event-id") == TAKEN_ID:
+        if request.headers.get("last-event-id") in (ENDED_ID, TAKEN_ID):
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
         name, after = request.path_params["request_id"], _after(request)
         attach = _codec.decode(msgspec.json.encode(protocol.Attach(request_id=name, after=after)))
@@ -316,6 +318,8 @@ class FollowSource(ListenerSource):
 
 
 def _event(event: OutgoingEvent, event_id: int | str | None = None) -> bytes:
-    if isinstance(event, protocol.StreamEvent) and isinstance(event.seq, int):
+    if isinstance(event, protocol.Final):
+        event_id = ENDED_ID
+    elif isinstance(event, protocol.StreamEvent) and isinstance(event.seq, int):
         event_id = event.seq
     return sse.format_event(_codec.encode(event), event_id)

@@ -17,7 +17,7 @@ NOW = 1000.0
 class Keeping:
     def __init__(self) -> None:
         self.kept: dict[int, KeptStream[str]] = {}  # by number
-        self._streams = KeptStreams[str]()
+        self._streams = KeptStreams[str](lambda: NOW)
 
     def take(self, commands: list[api.AnyCommand]) -> list[api.AnyCommand]:
         """Returns what the engine is told."""

@@ -275,3 +275,20 @@ async def test_a_start_that_runs_elsewhere_is_found_and_so_is_what_has_ended(
         await there.send("start", request_id="a", prompt="Something else", **KEPT)
         assert (await there.next("a"))["type"] == "attached"
         assert (await there.next("a"))["code"] == "request_conflict"
+
+
+async def test_an_event_source_that_has_had_it_all_is_told_so_at_each_gateway(
+    tmp_path: Path, serve: Serve
+) -> None:
+    """It comes again by itself, to whichever, and each that takes the stream over counts its events anew."""
+    asked = {"prompt": "Once", "max_tokens": 2, "request_id": "tale", "on_disconnect": "continue"}
+    async with gateways(tmp_path, serve) as (first, second), httpx2.AsyncClient() as client:
+        assert (await client.post(f"{first.http}/v1/completions", json=asked)).status_code == 200
+        for gateway in (second, first):
+            path = f"{gateway.http}/v1/streams/tale"
+            told = await client.get(path, headers={"last-event-id": "-1"})
+            assert '"type":"final"' in told.text
+            last = [line.removeprefix("id: ") for line in told.text.splitlines() if line.startswith("id: ")]
+            for other in (first, second):
+                again = await client.get(f"{other.http}/v1/streams/tale", headers={"last-event-id": last[-1]})
+                assert (again.status_code, again.content) == (204, b"")

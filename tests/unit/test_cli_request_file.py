@@ -143,6 +143,10 @@ def test_a_title_is_the_last_that_was_said() -> None:
         ('{"prompt": "a", "top_p": 3}', "line 1: params.top_p: Expected `float` <= 1.0"),
         ('{"custom_id": "a", "url": "/v1/x", "body": {}, "bdy": {}}', "line 1: there is no field `bdy`"),
         (
+            '{"custom_id": "a", "url": "/v1/x", "body": {"stream": true}}',
+            "line 1, body: a line of a batch is answered whole: leave out `stream`",
+        ),
+        (
             '{"custom_id": "a", "url": "/v1/ch\u00e4t", "body": {}}',
             "line 1: url: Expected `str` matching regex '^/v1/[!-~]+$'",
         ),

@@ -62,7 +62,7 @@ def _follow() -> dict[str, Any]:
         "operationId": "follow",
         "summary": "A stream's events, from one that the reader names to its end.",
         "description": "The stream is this reader's from then on, if nobody else reads it, or if this is an "
-        "EventSource that comes again. Each event has its `seq` as its id.",
+        "EventSource that comes again. Each event has its `seq` as its id, but the last `ended` or `taken`.",
         **_followed(),
     }
 
@@ -77,6 +77,7 @@ def _take_over() -> dict[str, Any]:
 
 def _followed() -> dict[str, Any]:
     seq = {"type": "integer", "minimum": -1, "maximum": MAX_INDEX}
+    event_id = {"type": "string", "pattern": "^([0-9]+|ended|taken)$"}
     return {
         "tags": ["streams"],
         "parameters": [
@@ -89,20 +90,16 @@ def _followed() -> dict[str, Any]:
             {
                 "name": "Last-Event-ID",
                 "in": "header",
-                "description": "The same, from an EventSource that comes again. It goes before `after`; "
-                "`taken` is the id of the last event for a reader whose stream another has now.",
-                "schema": {"anyOf": [seq, {"const": "taken"}]},
+                "description": "The same, from an EventSource that comes again. It goes before `after`; the "
+                "last event has `ended` where the stream has ended, and `taken` where another has it now.",
+                "schema": {"anyOf": [seq, {"enum": ["ended", "taken"]}]},
             },
         ],
         "responses": {
             "200": {
                 "description": "The events.",
                 "headers": X_REQUEST_ID,
-                "content": {
-                    SSE: events(
-                        in_json(ref("stream.Event")), id={"type": "string", "pattern": "^([0-9]+|taken)$"}
-                    )
-                },
+                "content": {SSE: events(in_json(ref("stream.Event")), id=event_id)},
             },
             "204": {
                 "description": "This reader has had all of it: the stream has ended, or is another's now."

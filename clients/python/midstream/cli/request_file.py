@@ -126,7 +126,10 @@ def _request(value: Any, place: str, grammar: Grammar | None) -> AnyRequest:
             raise RequestFileError(
                 f"{place}: a line of a batch has its grammar in its body's response_format"
             )
-        return _convert(value, BatchRequest, place)
+        batch = _convert(value, BatchRequest, place)
+        if batch.body.get("stream"):
+            raise RequestFileError(f"{place}, body: a line of a batch is answered whole: leave out `stream`")
+        return batch
     request = _convert(_gathered(value, place), Request, place)
     if (request.messages is None) == (request.prompt is None):
         raise RequestFileError(f"{place}: it must have either `messages` or `prompt`")
