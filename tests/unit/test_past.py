@@ -56,6 +56,14 @@ def test_what_was_put_in_is_said_again() -> None:
     assert start.past.steering == [protocol.PastInject(index=2, text=CALL)]
 
 
+def test_what_took_effect_behind_tokens_that_have_not_come_is_not_until_they_do() -> None:
+    """They were decoded ahead of credit."""
+    past = with_a_call()
+    told(past, Adjusted(request_id="a", seq=2, index=4, params=Params(seed=2)))
+    assert past.start(START, [7, 8, 9], 3, 0, Spans()) is None
+    assert past.start(START, [7, 8, 9, 10], 4, 0, Spans()) is not None
+
+
 @pytest.mark.parametrize(("index", "exactly"), [(2, False), (3, True)])
 def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exactly: bool) -> None:
     """It puts nothing in where the arguments that were asked for are a beginning of those that there were."""

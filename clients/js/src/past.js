@@ -40,7 +40,8 @@ export class Past {
   start({ tokens, index, text, spans: { reasoning, calls, told } }) {
     const { on_disconnect, fork, approvals } = this.#start;
     const kept = on_disconnect === "pause" || on_disconnect === "continue";
-    const known = tokens.length === index && !this.#missing && this.#steps.every(({ step }) => step);
+    // A step may stand behind tokens that were decoded ahead of credit, and never came.
+    const known = tokens.length === index && !this.#missing && this.#steps.every(({ step, index: at }) => step && at <= index);
     if (!this.#begun || !kept || fork || approvals || this.#guarded || !known) return null;
     const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
     const { credit } = this.#start;

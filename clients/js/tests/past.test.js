@@ -25,6 +25,15 @@ test("a call that was put in and cut by an amendment that puts nothing in is not
   }
 });
 
+test("what took effect behind tokens that were decoded ahead of credit is not said until they have come", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const core = (/** @type {number} */ index) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, index), index, text: "", spans: new Spans() });
+  past.receive(started({ seed: 1 }), []);
+  past.receive(/** @type {any} */ ({ type: "adjusted", request_id: "a", seq: 1, index: 3, params: { seed: 2 } }), []);
+  assert.equal(past.start(core(2)), null);
+  assert.equal(past.start(core(3))?.past?.steering?.length, 1);
+});
+
 test("a result that waited for others is not of the call that is written anew", () => {
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
   const calls = (/** @type {number | undefined} */ end) => /** @type {any[]} */ ([{ call_id: "c", name: "find", arguments: "{}", index: 1, end }]);

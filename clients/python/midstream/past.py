@@ -68,6 +68,8 @@ class Past:
         for step, _ in self._steps:
             if isinstance(step, _Unknown) or (isinstance(step, PastAdjust) and step.params.guards):
                 return None
+            if step.index > index:  # behind tokens that were decoded ahead of credit, and never came
+                return None
             steering.append(step)
         credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
         calls = spans.calls
