@@ -127,6 +127,8 @@ export class Past {
   #putIn({ ref, index, reason }, frame, calls) {
     if (frame?.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
+      // Their calls have a result, and none that waits is put in any more.
+      for (const { tool_call_id = "" } of messages ?? []) this.#results.delete(tool_call_id);
       return { type: "inject", index, text, messages, tokens, grammar };
     }
     const byItself = !ref && !reason;

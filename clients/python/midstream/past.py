@@ -155,6 +155,8 @@ class Past:
         index, by_itself = event.index, event.ref is None and event.reason is None
         if isinstance(frame, Inject):
             text, messages, tokens = frame.text, frame.messages, frame.tokens
+            for message in messages or ():  # its call has a result, and none that waits is put in any more
+                self._results.pop(message.tool_call_id or "", None)
             return PastInject(index=index, text=text, messages=messages, tokens=tokens, grammar=frame.grammar)
         if self._results and (by_itself or isinstance(frame, ToolResult)):
             results, self._results = self._results, {}
