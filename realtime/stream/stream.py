@@ -462,7 +462,8 @@ class Stream:
     @once_read
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
-        if self._pausing.waits_for_results and self._commands.engine is not None:
+        waits = self._pausing.waits_for_results and not self._commands.resumes
+        if waits and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
 
@@ -632,8 +633,7 @@ class Stream:
 
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
-        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if goes_on and self._pausing.holds and self.outbox.paused != "loading":
+        if self._commands.resumes and self._pausing.holds and self.outbox.paused != "loading":
             paused = protocol.Paused(
                 request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
             )
