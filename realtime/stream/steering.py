@@ -150,3 +150,4 @@ class Steering:
         dropped = self._commands.drop_hanging_on(refused)
         if dropped is not None and dropped.was_paused and not self._commands.resumes:
             self._pausing.ask()
+        self._pausing.go_on_if_listened(refused.step)

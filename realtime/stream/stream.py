@@ -131,6 +131,7 @@ class Stream:
         self._stopwatch = Stopwatch(now)
         self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
         self._pausing = Pausing(
+            number,
             self.outbox,
             context.output,
             self._commands,
@@ -560,10 +561,8 @@ class Stream:
             request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.outbox.epoch
         )
         self.outbox.replay([*missed, attached])
-        if self._pausing.detached:
-            self._pausing.detached = False
-            if not (self.concluded or self._pausing.outlasts_listeners):  # nobody keeps what an end is told
-                self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+        if not self.concluded:  # nobody keeps what an end is told
+            self._pausing.come_back(step)
         self._update_memory()
 
     def _pending_refs(self) -> list[str]:

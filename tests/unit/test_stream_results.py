@@ -584,6 +584,17 @@ def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
     assert one.take() == []
 
 
+def test_one_that_its_client_paused_stays_so_where_its_memory_is_released_behind_that() -> None:
+    """It was told that nobody listened."""
+    one, _ = called(FIND)
+    one.steer(protocol.Pause(request_id="a", ref="p"))
+    one.stream.release_kv(0)
+    one.answer(api.Paused(one.index), api.Paused(one.index))
+    (paused,) = one.take()
+    assert (paused.ref, one.stream.paused) == ("p", "client")
+    assert one.commands[-2:] == [api.Pause(7), api.Pause(7, True)]
+
+
 def test_memory_of_one_that_is_about_to_go_on_is_not_released() -> None:
     """It was paused behind that, and told so as if nobody listened, until somebody had it go on."""
     one, (find,) = called(FIND)

@@ -982,6 +982,19 @@ def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> Non
     assert (one.commands, one.stream.paused) == (told, "tool_call")
 
 
+def test_nor_does_who_comes_back_before_its_engine_has_said_that_it_was_paused() -> None:
+    """By then its turn may have ended, and is told with that."""
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
+    one.write(STOP)
+    one.detach()
+    one.attach()
+    assert one.commands[-1] == api.Pause(7)
+    held = api.News(7, index=one.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True))
+    one.stream.receive_news(held, one.now)
+    one.answer(api.Paused(one.index))
+    assert (one.commands[-1], one.stream.paused) == (api.Pause(7), "tool_call")
+
+
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:
     """It came behind a turn, which had shown that what stood before was no delimiter."""
     turn = PastInject(index=8, messages=[Message(role="user", content="x")])
