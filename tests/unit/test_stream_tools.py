@@ -964,6 +964,23 @@ def test_an_engine_that_goes_on_behind_an_end_it_held_at_is_not_let_go_on_twice(
     assert one.stream.num_waiting == 0
 
 
+def test_text_that_came_late_is_looked_at_anew_where_its_token_is_taken_back() -> None:
+    """As one does that begins with this past: other stop strings may be in force by then."""
+    one = lone()
+    one.write("<tool")
+    one.steer(protocol.Inject(request_id="a", tokens=[ord("x")]))
+    one.answer(api.Appended(5, 1))
+    one.write("y")
+    one.take()
+    one.steer(protocol.Adjust(request_id="a", params=Params(stop=["<too"])))
+    one.steer(protocol.Rewind(request_id="a", to=5))
+    one.answer(api.Adjusted(6), api.Truncated(5))
+    assert one.stream.output.content() == ""
+    one.write("z")
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason, final.index) == ("stop", "<too", 6)
+
+
 def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> None:
     """Its turn had ended before it was paused since nobody listened."""
     one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
