@@ -59,14 +59,10 @@ class Pausing:
         return self.reason == "tool_call" and not self.asked
 
     @property
-    def outlasts_listeners(self) -> bool:
-        """Whether nobody's coming ends it."""
-        return self.reason in ("tool_call", "guard")
-
-    @property
     def may_be_detached(self) -> bool:
-        """Whether it would go on where nobody listens."""
-        return not (self.asked or self.detached or self.outlasts_listeners)
+        """Whether it goes on where nobody listens."""
+        waits = self.reason in ("tool_call", "guard") and not self._commands.resumes
+        return not (self.asked or self.detached or waits)
 
     def ask(self) -> None:
         self.asked = True

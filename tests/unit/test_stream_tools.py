@@ -999,6 +999,21 @@ def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> Non
     assert (one.commands, one.stream.paused) == (told, "tool_call")
 
 
+def test_one_that_is_about_to_go_on_behind_its_calls_is_paused_where_nobody_listens() -> None:
+    """It went on all the same."""
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
+    one.write(STOP)
+    held = api.News(7, index=one.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True))
+    one.stream.receive_news(held, one.now)
+    one.steer(protocol.Resume(request_id="a"))
+    one.detach()
+    assert one.commands[-2:] == [api.Resume(7), api.Pause(7)]
+    one.answer(api.Resumed(one.index), api.Paused(one.index))
+    assert one.stream.paused == "detached"
+    one.attach()
+    assert one.commands[-1] == api.Resume(7)
+
+
 def test_nor_does_who_comes_back_before_its_engine_has_said_that_it_was_paused() -> None:
     """By then its turn may have ended, and is told with that."""
     one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
