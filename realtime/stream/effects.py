@@ -59,8 +59,7 @@ class Effects:
             case api.Adjust(), api.Adjusted():
                 assert pending.params is not None
                 self._context.adjust(pending.params)
-                if self._commands.takes_back(index):
-                    index = len(self._output)
+                index = self._commands.stands_at(index)
                 return protocol.Adjusted(request_id=request_id, ref=ref, index=index, params=pending.params)
             case api.Truncate(), api.Truncated() if pending.silent:
                 # It may have gone back further since, and what came there was withheld for this.

@@ -209,14 +209,16 @@ class PendingCommands:
         """Whether a guard will go back, or we: of what is decoded until then nobody hears."""
         return self._going_back_untold > 0
 
+    def stands_at(self, index: int) -> int:
+        """Where what was done there stands once we, or a guard, have gone back."""
+        if not self.goes_back_untold:
+            return index
+        back = [one.command for one in self.waiting if one.goes_back_untold]
+        return min([index, *(command.index for command in back if isinstance(command, api.Truncate))])
+
     def takes_back(self, index: int) -> bool:
         """Whether we, or a guard, will go back to before what was put in there."""
-        return self.goes_back_untold and any(
-            pending.goes_back_untold
-            and isinstance(pending.command, api.Truncate)
-            and pending.command.index < index
-            for pending in self.waiting
-        )
+        return self.stands_at(index) < index
 
     def comes_again(self, index: int) -> bool:
         """Whether what was put in there is put in where we, or a guard, go back to: unless whoever asked for
