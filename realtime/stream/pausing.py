@@ -21,6 +21,7 @@ HOLDING: tuple[PauseReason, ...] = ("client", "detached", "tool_call", "guard") 
 class Pausing:
     def __init__(
         self,
+        number: int,
         outbox: Outbox,
         output: Output,
         commands: PendingCommands,
@@ -35,6 +36,7 @@ class Pausing:
         self.released = False  # whether what was computed was given up, and is to be computed again
         self.fingerprint = fingerprint  # of the engine that computes it; None before the first
         self.told_fingerprint = fingerprint
+        self._number = number
         self._outbox = outbox
         self._output = output
         self._commands = commands
@@ -57,20 +59,28 @@ class Pausing:
         return self.reason == "tool_call" and not self.asked
 
     @property
-    def outlasts_listeners(self) -> bool:
-        """Whether nobody's coming ends it."""
-        return self.reason in ("tool_call", "guard")
-
-    @property
     def may_be_detached(self) -> bool:
-        """Whether it would go on where nobody listens."""
-        return not (self.asked or self.detached or self.outlasts_listeners)
+        """Whether it goes on where nobody listens."""
+        waits = self.reason in ("tool_call", "guard") and not self._commands.resumes
+        return not (self.asked or self.detached or waits)
 
     def ask(self) -> None:
-        self.asked, self.detached = True, False
+        self.asked = True
 
     def ask_to_go_on(self) -> None:
-        self.asked = self.detached = False
+        self.asked = False
+
+    def come_back(self, step: int) -> None:
+        """Somebody listens again."""
+        self.detached = False
+        self.go_on_if_listened(step)
+
+    def go_on_if_listened(self, step: int) -> None:
+        """Where it waits for that alone. What pauses it, or has it go on, and is on its way decides else: a
+        pause of ours may find that its turn has ended, or a guard's comes behind it."""
+        decided = any(isinstance(one.command, api.Pause | api.Resume) for one in self._commands)
+        if self.reason == "detached" and not (self.detached or decided):
+            self._commands.request(PendingCommand(api.Resume(self._number), None, step))
 
     # -- what is told of it ----------------------------------------------------------------------
 
@@ -123,8 +133,10 @@ class Pausing:
             self.pause("guard", change.index, now)
         elif asked.frame is not None:
             self.pause("client", change.index, now, asked)
-        elif not self.outlasts_listeners:  # else its memory alone has gone, while it waits
-            self.pause("detached", change.index, now, asked)
+        else:
+            if not self.holds:  # else its memory alone has gone, while it waits
+                self.pause("detached", change.index, now, asked)
+            self.go_on_if_listened(asked.step)
 
     def move_to(self, fingerprint: str, now: float) -> None:
         """Another engine. Where it may go on otherwise than it would have, its listener hears of it."""

@@ -230,6 +230,11 @@ class PendingCommands:
         return at < index
 
     @property
+    def resumes(self) -> bool:
+        """Whether it is to go on, if it is paused."""
+        return any(isinstance(one.command, api.Resume) for one in self.waiting)
+
+    @property
     def releases(self) -> bool:
         """Whether what was computed is to be given up."""
         return any(isinstance(one.command, api.Pause) and one.command.release for one in self.waiting)

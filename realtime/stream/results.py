@@ -47,11 +47,8 @@ class Results:
 
     @property
     def _goes_on(self) -> bool:
-        return self._resumes or any(isinstance(asked.frame, protocol.Amend) for asked in self._commands)
-
-    @property
-    def _resumes(self) -> bool:
-        return any(isinstance(asked.command, api.Resume) for asked in self._commands)
+        amends = any(isinstance(asked.frame, protocol.Amend) for asked in self._commands)
+        return amends or self._commands.resumes
 
     # -- in --------------------------------------------------------------------------------------
 
@@ -95,7 +92,7 @@ class Results:
 
     def go_on_behind(self) -> None:
         """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        if self._pausing.ends_with_results and not self._tools.missing and not self._resumes:
+        if self._pausing.ends_with_results and not self._tools.missing and not self._commands.resumes:
             self._go_on()
 
     def go_on_with_call(self) -> None:

@@ -307,7 +307,8 @@ class SpannedText:
         )
         self._note_read(())
         lengths = self._reader.lengths
-        self._content = self._content.rewound_text(lengths.content, index, sent, stop, min_tokens)
+        fed = max(sent, self._fed_content(tokens))
+        self._content = self._content.rewound_text(fed, lengths.content, index, sent, stop, min_tokens)
         calls = self._cut_texts(lengths)
         self.calls = [
             call if call.answered is None or call.answer <= kept else replace(call, answered=None)
@@ -316,6 +317,14 @@ class SpannedText:
         self._has_whole = any(call.end is not None for call in self.turn_calls)
         self._beside = []
         return self
+
+    def _fed_content(self, tokens: Sequence[int]) -> int:
+        """Code points of the content that came with the last token, or before: the others did with what was
+        put in behind it."""
+        before = self._injected[: bisect_left(self._injected, self._fed, key=_INDEX)]
+        put_in_behind = len(before) < len(self._injected)
+        reader = self._read_until(tokens, self._fed, before) if put_in_behind else self._reader
+        return reader.lengths.content
 
     def _cut_texts(self, lengths: Lengths) -> list[Call]:
         """Of reasoning only so much stands; returns the calls that do. Weighed anew are those texts alone

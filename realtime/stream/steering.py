@@ -148,6 +148,6 @@ class Steering:
     def stay(self, refused: PendingCommand) -> None:
         """As it was before it was to go on behind what is refused, unless that was asked for again since."""
         dropped = self._commands.drop_hanging_on(refused)
-        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if dropped is not None and dropped.was_paused and not goes_on:
+        if dropped is not None and dropped.was_paused and not self._commands.resumes:
             self._pausing.ask()
+        self._pausing.go_on_if_listened(refused.step)

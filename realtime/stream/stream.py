@@ -131,6 +131,7 @@ class Stream:
         self._stopwatch = Stopwatch(now)
         self._guarding = Guarding(number, context, self.outbox, self._told, self._commands, self._grants)
         self._pausing = Pausing(
+            number,
             self.outbox,
             context.output,
             self._commands,
@@ -464,7 +465,8 @@ class Stream:
     @once_read
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
-        if self._pausing.waits_for_results and self._commands.engine is not None:
+        waits = self._pausing.waits_for_results and not self._commands.resumes
+        if waits and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
 
@@ -561,10 +563,8 @@ class Stream:
             request_id=self.request_id, pending=self._pending_refs(), ref=ref, epoch=self.outbox.epoch
         )
         self.outbox.replay([*missed, attached])
-        if self._pausing.detached:
-            self._pausing.detached = False
-            if not (self.concluded or self._pausing.outlasts_listeners):  # nobody keeps what an end is told
-                self._commands.request(PendingCommand(api.Resume(self.number), None, step))
+        if not self.concluded:  # nobody keeps what an end is told
+            self._pausing.come_back(step)
         self._update_memory()
 
     def _pending_refs(self) -> list[str]:
@@ -634,8 +634,7 @@ class Stream:
 
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
-        goes_on = any(isinstance(asked.command, api.Resume) for asked in self._commands)
-        if goes_on and self._pausing.holds and self.outbox.paused != "loading":
+        if self._commands.resumes and self._pausing.holds and self.outbox.paused != "loading":
             paused = protocol.Paused(
                 request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
             )

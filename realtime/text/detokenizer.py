@@ -141,14 +141,15 @@ class TextStream:
         return again
 
     def rewound_text(
-        self, length: int, index: int, sent: int, stop: tuple[str, ...], min_tokens: int
+        self, fed: int, length: int, index: int, sent: int, stop: tuple[str, ...], min_tokens: int
     ) -> TextStream:
-        """The same, of one that was fed texts: so many code points came with the first `index` tokens."""
+        """The same, of one that was fed texts: `fed` code points came with the first `index` tokens, and late
+        all behind them, up to `length`."""
         again = TextStream(self._tokenizer, stop, min_tokens)
         again._fed = index
-        looked_at = self.text + self._held
-        again._begin(looked_at[:length], sent)
-        again._late = self._late[: max(0, length - len(looked_at))]  # a stop string may stand in it
+        text = self.text + self._held + self._late
+        again._begin(text[:fed], sent)
+        again._late = text[fed:length]  # a stop string may stand in it, whatever it was looked at for
         return again
 
     def _length(self, tokens: Sequence[int]) -> int:

@@ -134,7 +134,7 @@ def test_behind_an_end_that_was_told_output_is_taken_back_to_what_was_told() -> 
 def test_a_stop_string_in_text_that_came_late_is_met_also_behind_a_rewind() -> None:
     stream = TextStream(toy_tokenizer(), ("<too",))
     stream.add_late("<tool")
-    again = stream.rewound_text(5, 0, 0, ("<too",), 0)
+    again = stream.rewound_text(0, 5, 0, 0, ("<too",), 0)
     assert (again.feed_text("x"), again.stopped) == ("", "<too")
 
 

@@ -15,6 +15,7 @@ from midstream.protocol import (
     Grammar,
     Inject,
     Injected,
+    Message,
     Params,
     Paused,
     Resumed,
@@ -57,6 +58,14 @@ def test_what_was_put_in_is_said_again() -> None:
     assert start.past.steering == [protocol.PastInject(index=2, text=CALL)]
 
 
+def test_what_took_effect_behind_tokens_that_have_not_come_is_not_until_they_do() -> None:
+    """They were decoded ahead of credit."""
+    past = with_a_call()
+    told(past, Adjusted(request_id="a", seq=2, index=4, params=Params(seed=2)))
+    assert past.start(START, [7, 8, 9], 3, 0, Spans()) is None
+    assert past.start(START, [7, 8, 9, 10], 4, 0, Spans()) is not None
+
+
 @pytest.mark.parametrize(("index", "exactly"), [(2, False), (3, True)])
 def test_a_call_that_was_put_in_and_cut_by_an_amendment_is_not(index: int, exactly: bool) -> None:
     """It puts nothing in where the arguments that were asked for are a beginning of those that there were."""
@@ -77,6 +86,30 @@ def test_a_result_that_waited_for_others_is_not_of_the_call_that_is_written_anew
     assert len(past.waiting) == 1
     past.receive(Rewound(request_id="a", seq=4, index=2, text_length=0), [replace(call, end=None)])
     assert past.waiting == []
+
+
+def test_a_result_that_waited_for_others_is_none_once_a_message_answers_its_call() -> None:
+    """The server puts in the others alone."""
+    past = with_a_call()
+    calls = [Call(call_id=one, name="find", arguments="{}", index=1, end=3) for one in "cd"]
+    answer = Message(role="tool", tool_call_id="c", content="instead")
+    for at, frame in enumerate(
+        [
+            ToolResult(request_id="a", call_id="c", content="old", ref="2"),
+            Inject(request_id="a", messages=[answer], ref="3"),
+            ToolResult(request_id="a", call_id="d", content="new", ref="4"),
+        ],
+        2,
+    ):
+        past.sent(frame)
+        past.receive(Injected(request_id="a", seq=at, index=3, count=9 * (at > 2), ref=frame.ref), calls)
+        assert len(past.waiting) == (at == 2)
+    start = past.start(START, [7, 8, 9], 3, 0, Spans())
+    assert start is not None
+    assert start.past is not None
+    last = start.past.steering[-1]
+    assert isinstance(last, protocol.PastInject)
+    assert [message.content for message in last.messages or ()] == ["new"]
 
 
 def test_its_calls_have_the_ids_that_they_had_where_others_were_taken_back() -> None:

@@ -628,6 +628,16 @@ def test_what_was_withheld_for_what_is_refused_is_made_anew(answer: api.Refused)
     assert lone.stream.counts.discarded == 2
 
 
+def test_parameters_change_where_a_guard_goes_back_to_and_not_behind_what_nobody_hears_of() -> None:
+    lone = begun(Guard(name="g", do="pause", regex="x"))
+    lone.write("ab")
+    lone.steer(protocol.Adjust(request_id="a", params=Params(top_k=3)))
+    lone.write("xy", api.Adjusted(4))
+    adjusted = lone.take()[-1]
+    assert isinstance(adjusted, protocol.Adjusted)
+    assert adjusted.index == 2
+
+
 def test_a_rewind_behind_what_is_refused_leaves_nothing_that_was_withheld() -> None:
     lone = begun(SECRET)
     lone.write("abcdef")

@@ -6,12 +6,14 @@ import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Credit, Params
+from midstream.protocol import Credit, Grammar, Params
 from realtime.refusal import Refusal
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.outbox import HISTORY_LIMIT, OutgoingEvent
 from realtime.text.detokenizer import TextStream
 from tests.fakes.lone_stream import CANCELLED, RUN_OUT, WINDOW, LoneStream, kinds, seqs, text
+
+GRAMMAR = Grammar(regex="a+")
 
 # -- one goes --------------------------------------------------------------------------------------
 
@@ -58,7 +60,25 @@ def test_detached_before_the_engine_has_paused_it_and_attached_again_it_goes_on(
     lone = LoneStream(on_disconnect="pause")
     lone.detach()
     lone.attach()
+    lone.answer(api.Paused(0))
     assert lone.commands[1:] == [api.Pause(7), api.Resume(7)]
+
+
+@pytest.mark.parametrize("attaches_first", [True, False])
+def test_attached_again_it_goes_on_though_an_injection_that_was_to_have_it_do_so_is_refused(
+    attaches_first: bool,
+) -> None:
+    """Of another, who steers what nobody listens to: so long it stays paused."""
+    lone = LoneStream(on_disconnect="pause", grammar=GRAMMAR)
+    lone.detach()
+    lone.steer(protocol.Inject(request_id="a", tokens=[70], resume=True))
+    if attaches_first:
+        lone.attach()
+    lone.answer(api.Paused(0), api.Refused(0, reason="grammar"))
+    if not attaches_first:
+        assert api.Resume(7) not in lone.commands
+        lone.attach()
+    assert lone.commands[-1] == api.Resume(7)
 
 
 def test_one_that_has_ended_as_it_was_to_pause_asks_its_engine_for_nothing_more() -> None:

@@ -596,6 +596,28 @@ def test_a_new_engine_has_it_paused_and_its_memory_goes_in_silence() -> None:
     assert one.take() == []
 
 
+def test_one_that_its_client_paused_stays_so_where_its_memory_is_released_behind_that() -> None:
+    """It was told that nobody listened."""
+    one, _ = called(FIND)
+    one.steer(protocol.Pause(request_id="a", ref="p"))
+    one.stream.release_kv(0)
+    one.answer(api.Paused(one.index), api.Paused(one.index))
+    (paused,) = one.take()
+    assert (paused.ref, one.stream.paused) == ("p", "client")
+    assert one.commands[-2:] == [api.Pause(7), api.Pause(7, True)]
+
+
+def test_memory_of_one_that_is_about_to_go_on_is_not_released() -> None:
+    """It was paused behind that, and told so as if nobody listened, until somebody had it go on."""
+    one, (find,) = called(FIND)
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    told = one.commands[:]
+    assert told[-1] == api.Resume(7)
+    one.stream.release_kv(0)
+    assert one.commands == told
+    assert not one.stream.released
+
+
 def test_memory_that_is_gone_with_its_engine_is_not_released_for_which_another_would_be_needed() -> None:
     one, _ = called(FIND)
     one.lose_engine()

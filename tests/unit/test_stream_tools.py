@@ -992,6 +992,23 @@ def test_an_engine_that_goes_on_behind_an_end_it_held_at_is_not_let_go_on_twice(
     assert one.stream.num_waiting == 0
 
 
+def test_text_that_came_late_is_looked_at_anew_where_its_token_is_taken_back() -> None:
+    """As one does that begins with this past: other stop strings may be in force by then."""
+    one = lone()
+    one.write("<tool")
+    one.steer(protocol.Inject(request_id="a", tokens=[ord("x")]))
+    one.answer(api.Appended(5, 1))
+    one.write("y")
+    one.take()
+    one.steer(protocol.Adjust(request_id="a", params=Params(stop=["<too"])))
+    one.steer(protocol.Rewind(request_id="a", to=5))
+    one.answer(api.Adjusted(6), api.Truncated(5))
+    assert one.stream.output.content() == ""
+    one.write("z")
+    final = one.final()
+    assert (final.finish_reason, final.stop_reason, final.index) == ("stop", "<too", 6)
+
+
 def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> None:
     """Its turn had ended before it was paused since nobody listened."""
     one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
@@ -1008,6 +1025,34 @@ def test_whoever_comes_back_lets_no_stream_go_on_that_waits_for_results() -> Non
     told = one.commands[:]
     assert kinds(one.attach())[-1] == "Paused"
     assert (one.commands, one.stream.paused) == (told, "tool_call")
+
+
+def test_one_that_is_about_to_go_on_behind_its_calls_is_paused_where_nobody_listens() -> None:
+    """It went on all the same."""
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
+    one.write(STOP)
+    held = api.News(7, index=one.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True))
+    one.stream.receive_news(held, one.now)
+    one.steer(protocol.Resume(request_id="a"))
+    one.detach()
+    assert one.commands[-2:] == [api.Resume(7), api.Pause(7)]
+    one.answer(api.Resumed(one.index), api.Paused(one.index))
+    assert one.stream.paused == "detached"
+    one.attach()
+    assert one.commands[-1] == api.Resume(7)
+
+
+def test_nor_does_who_comes_back_before_its_engine_has_said_that_it_was_paused() -> None:
+    """By then its turn may have ended, and is told with that."""
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=ASKED)
+    one.write(STOP)
+    one.detach()
+    one.attach()
+    assert one.commands[-1] == api.Pause(7)
+    held = api.News(7, index=one.index, tokens=[toy_model.EOS], finish=api.Finish("eos", held=True))
+    one.stream.receive_news(held, one.now)
+    one.answer(api.Paused(one.index))
+    assert (one.commands[-1], one.stream.paused) == (api.Pause(7), "tool_call")
 
 
 def test_one_of_a_past_that_met_a_stop_string_with_its_end_token_ends_with_that() -> None:

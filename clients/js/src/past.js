@@ -41,7 +41,8 @@ export class Past {
   start({ tokens, index, text, spans: { reasoning, calls, told } }) {
     const { on_disconnect, fork, approvals } = this.#start;
     const kept = on_disconnect === "pause" || on_disconnect === "continue";
-    const known = tokens.length === index && !this.#missing && this.#steps.every(({ step }) => step);
+    // A step may stand behind tokens that were decoded ahead of credit, and never came.
+    const known = tokens.length === index && !this.#missing && this.#steps.every(({ step, index: at }) => step && at <= index);
     if (!this.#begun || !kept || fork || approvals || this.#guarded || !known) return null;
     const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
     const { credit } = this.#start;
@@ -133,6 +134,8 @@ export class Past {
   #putIn({ ref, index, reason }, frame, calls) {
     if (frame?.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
+      // Their calls have a result, and none that waits is put in any more.
+      for (const { tool_call_id = "" } of messages ?? []) this.#results.delete(tool_call_id);
       return { type: "inject", index, text, messages, tokens, grammar };
     }
     const byItself = !ref && !reason;

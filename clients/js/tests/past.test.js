@@ -25,6 +25,15 @@ test("a call that was put in and cut by an amendment that puts nothing in is not
   }
 });
 
+test("what took effect behind tokens that were decoded ahead of credit is not said until they have come", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const core = (/** @type {number} */ index) => /** @type {any} */ ({ tokens: [7, 8, 9].slice(0, index), index, text: "", spans: new Spans() });
+  past.receive(started({ seed: 1 }), []);
+  past.receive(/** @type {any} */ ({ type: "adjusted", request_id: "a", seq: 1, index: 3, params: { seed: 2 } }), []);
+  assert.equal(past.start(core(2)), null);
+  assert.equal(past.start(core(3))?.past?.steering?.length, 1);
+});
+
 test("a result that waited for others is not of the call that is written anew", () => {
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
   const calls = (/** @type {number | undefined} */ end) => /** @type {any[]} */ ([{ call_id: "c", name: "find", arguments: "{}", index: 1, end }]);
@@ -36,6 +45,23 @@ test("a result that waited for others is not of the call that is written anew", 
   assert.equal(past.waiting.length, 1);
   past.receive(rewound(2), calls(undefined));
   assert.equal(past.waiting.length, 0);
+});
+
+test("a result that waited for others is none once a message answers its call", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const calls = /** @type {any[]} */ ([..."cd"].map((call_id) => ({ call_id, name: "find", arguments: "{}", index: 1, end: 3 })));
+  const result = (/** @type {string} */ call_id, /** @type {string} */ content) => /** @type {any} */ ({ type: "tool_result", request_id: "a", call_id, content });
+  const injected = (/** @type {string} */ ref, /** @type {number} */ count) => /** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 3, count, ref });
+  past.receive(started({ seed: 1 }), []);
+  past.sent("1", result("c", "old"));
+  past.receive(injected("1", 0), calls);
+  past.sent("2", { type: "inject", request_id: "a", messages: [{ role: "tool", tool_call_id: "c", content: "instead" }] });
+  past.receive(injected("2", 9), calls);
+  assert.equal(past.waiting.length, 0);
+  past.sent("3", result("d", "new"));
+  past.receive(injected("3", 9), calls);
+  const last = /** @type {any} */ (past.start(/** @type {any} */ ({ tokens: [7, 8, 9], index: 3, text: "", spans: new Spans() }))?.past?.steering?.at(-1));
+  assert.deepEqual(last.messages.map((/** @type {any} */ { content }) => content), ["new"]);
 });
 
 test("its calls have the ids that they had where others were taken back, also those of which a snapshot tells alone", () => {

@@ -69,6 +69,8 @@ class Past:
         for step, _ in self._steps:
             if isinstance(step, _Unknown) or (isinstance(step, PastAdjust) and step.params.guards):
                 return None
+            if step.index > index:  # behind tokens that were decoded ahead of credit, and never came
+                return None
             steering.append(step)
         credit = None if start.credit is None else replace(start.credit, limit=min(start.credit.limit, index))
         calls = spans.calls
@@ -162,6 +164,8 @@ class Past:
         index, by_itself = event.index, event.ref is None and event.reason is None
         if isinstance(frame, Inject):
             text, messages, tokens = frame.text, frame.messages, frame.tokens
+            for message in messages or ():  # its call has a result, and none that waits is put in any more
+                self._results.pop(message.tool_call_id or "", None)
             return PastInject(index=index, text=text, messages=messages, tokens=tokens, grammar=frame.grammar)
         if self._results and (by_itself or isinstance(frame, ToolResult)):
             results, self._results = self._results, {}
