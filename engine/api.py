@@ -409,8 +409,8 @@ class Moved(Struct, tag=True, array_like=True, frozen=True):
 
 
 class Claimed(Struct, tag=True, array_like=True, frozen=True):
-    """Another gateway claims the key of this Adopt. When it has settled that, Adopted follows: the claim is
-    whose asks now, and the stream may be at any engine."""
+    """Another gateway claims the key of this Adopt. When it has settled that, Adopted follows, without the
+    stream: the claim is whose asks now, and that may be at any engine, so it is asked for again."""
 
     stream: int
 

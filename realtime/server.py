@@ -159,7 +159,7 @@ async def _let_go(hub: Hub, endpoints: Endpoints) -> None:
 
 
 async def _letting_go(hub: Hub, endpoints: Endpoints, finish: Callable[[], Awaitable[None]]) -> None:
-    """Meanwhile those go that stayed for a stream which has ended since, or has an engine again."""
+    """Meanwhile those go that stayed for a stream which has ended since, or which an engine has by now."""
     finished = asyncio.Event()
 
     async def let_go() -> None:

@@ -146,6 +146,8 @@ class World:
             self.engine.be_asked(hub, commands)
             if is_home:
                 self.engine.hear(commands)
+                for answer in self.engine.keeping.answers():
+                    hub.receive_answer(0, answer)
 
         hub = Hub(send, Observer(), window=64, max_streams=4096, call_later=self._later.call_later)
         hub.engine_ready(0, model(), 16, keeper=b"engine")

@@ -6,7 +6,7 @@ A name is all that is known of a stream here, and a gateway is an owner alone. P
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 G = TypeVar("G")
@@ -16,7 +16,6 @@ G = TypeVar("G")
 class Claim(Generic[G]):
     gateway: G
     stream: int  # the gateway's number for it
-    start: bytes = field(default=b"", compare=False)  # by which it is to begin
 
 
 class Claims(Generic[G]):
@@ -44,9 +43,9 @@ class Claims(Generic[G]):
             del self._lines[name]
         return line[0] if first and line else None
 
-    def leave(self, gateway: G) -> list[tuple[bytes, Claim[G]]]:
+    def leave(self, gateway: G) -> list[Claim[G]]:
         """All that a gateway claimed is no more, and it may have claimed a name twice; returns who has those
         names instead."""
         left = [(name, one) for name, line in self._lines.items() for one in line if one.gateway == gateway]
-        next_ones = [(name, self.settle(name, claim)) for name, claim in left]
-        return [(name, one) for name, one in next_ones if one is not None and one.gateway != gateway]
+        next_ones = [self.settle(name, claim) for name, claim in left]
+        return [one for one in next_ones if one is not None and one.gateway != gateway]

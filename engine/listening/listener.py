@@ -229,7 +229,7 @@ class Listener:
             case api.Adopt():
                 self._ask(gateway, command)
             case api.Settle(stream=stream, key=key):
-                self._next(key, self._claims.settle(key, Claim(gateway, stream)))
+                self._next(self._claims.settle(key, Claim(gateway, stream)))
             case api.Deposit(stream=stream, name=name, what=what, for_s=for_s, tenant=tenant):
                 kept = self._deposits.leave(name, what, for_s, time.monotonic(), tenant)
                 gateway.answer(api.Deposited(stream, kept))
@@ -241,7 +241,7 @@ class Listener:
 
     def _ask(self, gateway: Gateway, adopt: api.Adopt) -> None:
         if adopt.claims:
-            claim = Claim(gateway, adopt.stream, adopt.start)
+            claim = Claim(gateway, adopt.stream)
             holder = self._claims.make(adopt.key, claim)
             if holder != claim:
                 gateway.answer(api.Claimed(adopt.stream))
@@ -252,11 +252,12 @@ class Listener:
     def _pass_over(self, key: bytes, claim: Claim[Gateway]) -> None:
         """Who has not settled it in all this time, others have waited for."""
         with self._lock:
-            self._next(key, self._claims.settle(key, claim))
+            self._next(self._claims.settle(key, claim))
 
-    def _next(self, key: bytes, claim: Claim[Gateway] | None) -> None:
+    def _next(self, claim: Claim[Gateway] | None) -> None:
+        """It is told so, and given nothing: whoever it asked for may have gone, and be read elsewhere."""
         if claim is not None:
-            self._adopt(claim.gateway, claim.stream, key, claim.start)
+            claim.gateway.answer(api.Adopted(claim.stream))
 
     def _adopt(self, gateway: Gateway, number: int, key: bytes, start: bytes) -> None:
         """Whoever asks for it has it from now on, if it can be built again."""
@@ -290,8 +291,8 @@ class Listener:
             del self._gateways[gateway]
             left = list(gateway.streams.values())
             orphans = [number for number in left if self._let_wait(number)]
-            for key, claim in self._claims.leave(gateway):
-                self._next(key, claim)
+            for claim in self._claims.leave(gateway):
+                self._next(claim)
         for other, told in self._announcements.leave(gateway):
             other.answer(told)
         log.info(

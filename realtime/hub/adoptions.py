@@ -96,7 +96,7 @@ class Adoptions:
     def may_be_found(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """Whether a frame may be for a stream that is elsewhere, and may have it from whoever listens to it
         there."""
-        if not listener.takes_over:
+        if listener.gone or not listener.takes_over:
             return False
         match frame:
             case protocol.Start(on_disconnect="cancel"):
@@ -126,13 +126,15 @@ class Adoptions:
         self._check_open()
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
-            search = await self._keepers.search(number, engine_key(key), start)
+            search = await self._keepers.search(number, engine_key(key), start, lambda: not listener.gone)
             await self._turn(listener)  # whatever becomes of it: engines answer many in one
             found = search.latest
             for other in search.found:
                 if other is not found:
                     other.engine.say(api.Cancel(number))
-            if found is not None:
+            if found is not None and listener.gone:
+                found.engine.say(api.Disown(number))  # it waits there for whoever comes next
+            elif found is not None:
                 await self._build(key, number, search, found, listener, starts=start is not None)
             elif search.is_another:
                 raise another_content(key)

@@ -60,6 +60,8 @@ class HandingOver:
                 self._moved(entry)
             case api.Kept(whole=False):  # it ends here, and is handed over to nobody
                 entry.stream.keeping = None
+            case api.Kept() if entry.stream.keeping is not None:
+                entry.stream.keeping.is_found = True
 
     def _moved(self, entry: LiveStream) -> None:
         """It is another gateway's now, to which its client has come."""
@@ -95,7 +97,9 @@ class HandingOver:
 
     def _leave_one(self, entry: LiveStream, *, also_read: bool) -> None:
         reader = self._subscriptions.listener_of(entry.stream)
-        if entry.engine is None or not entry.may_be_adopted or (reader and not also_read):
+        if entry.engine is None or not entry.may_be_adopted:
+            return
+        if not also_read and (reader or not entry.stream.may_be_left):  # later is soon enough
             return
         if reader is not None:
             reader.forget(entry.stream)

@@ -117,18 +117,21 @@ class Keepers:
         at = self._settled_at
         return at is not None and (not self.count or self._clock() < at)
 
-    async def search(self, number: int, name: bytes, start: bytes | None) -> Search:
+    async def search(
+        self, number: int, name: bytes, start: bytes | None, wanted: Callable[[], bool]
+    ) -> Search:
         """It takes in news of what is found until `close`. `start`, as a digest: who searches begins what is
-        not found, and `settle` follows; a stream that was begun by another stays where it is."""
-        claims = start is not None
+        not found, if it is `wanted` still, and `settle` follows; a stream that was begun by another stays
+        where it is."""
         while True:
             search = self._ask(number, name, start)
             if not await _within(ANSWER_S, search.answered):
-                self._give_up(number, search, api.Cancel(number) if claims else api.Disown(number))
+                begins = start is not None and wanted()
+                self._give_up(number, search, api.Cancel(number) if begins else api.Disown(number))
             if search.claimed_at is None or search.found:
                 return search
             await _within(CLAIM_S, search.settled)
-            if search.found:
+            if not wanted():  # or it would be taken from whoever reads it by now
                 return search
 
     def close(self, number: int) -> None:

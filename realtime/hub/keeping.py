@@ -26,7 +26,7 @@ class Keeping:
     ) -> None:
         """`keep`: by its record. `wall`: the time that all gateways have. `waits`: for its first engine.
         `adopted`: what its engine has kept of it so far."""
-        self.is_there = adopted is not None  # with its engine
+        self.is_there = self.is_found = adopted is not None
         self._keep = keep
         self._wall = wall
         self._prompt_tokens = prompt_tokens
@@ -74,7 +74,7 @@ class Keeping:
 
     def lost(self, *, lacks_credit: bool) -> None:
         """Its engine is gone, with all that was kept there."""
-        self.is_there = False
+        self.is_there = self.is_found = False
         self._keep = replace(self._keep, moves=self._keep.moves + 1)
         self.note(encode_told(Lost(lacks_credit)))
 
@@ -85,4 +85,4 @@ class Keeping:
 
     def _give_up(self) -> None:
         self._history.give_up()
-        self.is_there = False
+        self.is_there = self.is_found = False

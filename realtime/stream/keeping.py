@@ -10,9 +10,11 @@ from engine import api
 class Keeping(Protocol):
     """What is kept of a stream for whoever may adopt it."""
 
+    is_found: bool  # by others, who ask that engine: it has said that it has it
+
     @property
     def is_there(self) -> bool:
-        """With the engine that computes it."""
+        """With the engine that computes it, or on its way there."""
 
     @property
     def history_bytes(self) -> int: ...

@@ -238,13 +238,19 @@ class Stream:
 
     @property
     def is_kept(self) -> bool:
-        """Whether its engine has all that another gateway would build it from."""
+        """Whether its engine has all that another gateway would build it from, or will when it hears it."""
         return self.keeping is not None and self.keeping.is_there
 
     @property
     def outlives_us(self) -> bool:
         """Whether another gateway may go on with it, and is to."""
         return self.is_kept and self.terms.on_disconnect != "cancel"
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether it may be left to another at once: another may reach its engine sooner than what was said
+        here, and would hear that there is no such stream."""
+        return self.outlives_us and self.keeping is not None and self.keeping.is_found
 
     @property
     def paused(self) -> PauseReason | None:

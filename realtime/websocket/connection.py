@@ -320,7 +320,7 @@ class Connection:
     @property
     def may_go(self) -> bool:
         """Whether each of its streams goes on at another gateway, if its client does."""
-        return all(stream.outlives_us for stream in self._live)
+        return all(stream.may_be_left for stream in self._live)
 
     def forget(self, stream: Stream) -> None:
         self._leave_out(stream)

@@ -18,6 +18,7 @@ class Keeping:
     def __init__(self) -> None:
         self.kept: dict[int, KeptStream[str]] = {}  # by number
         self._streams = KeptStreams[str](lambda: NOW)
+        self._unsaid = list[api.Kept]()
 
     def take(self, commands: list[api.AnyCommand]) -> list[api.AnyCommand]:
         """Returns what the engine is told."""
@@ -26,6 +27,8 @@ class Keeping:
             if isinstance(command, api.Submit) and command.keep is not None:
                 kept = self._streams.begin(command, command.keep, "gateway", command.stream, NOW)
                 self.kept[command.stream] = kept
+                if command.keep.record:
+                    self._unsaid.append(api.Kept(command.stream))
             elif isinstance(command, api.Command) and (known := self.kept.get(command.stream)) is not None:
                 if isinstance(command, api.Note):
                     self._streams.note(known, command, NOW)
@@ -34,6 +37,11 @@ class Keeping:
             if not isinstance(command, api.Note):
                 told.append(command)
         return told
+
+    def answers(self) -> list[api.Kept]:
+        """To what was taken since these were said last."""
+        unsaid, self._unsaid = self._unsaid, []
+        return unsaid
 
     def tell(self, output: api.StepOutput) -> None:
         for news in output.news:

@@ -335,8 +335,10 @@ class SimulatedServer:
                     assert other._tools.left == stream._tools.left
 
     def deliver_down(self, number: int = 0) -> None:
-        """The oldest commands under way reach an engine's inbox."""
+        """The oldest commands under way reach an engine's inbox, and it says at once what it keeps."""
         self.engines[number].deliver_down()
+        for answer in self.engines[number].keeping.answers():
+            self.hub.receive_answer(number, answer)
 
     def step(self, number: int = 0) -> None:
         self.engines[number].step()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 import threading
 from itertools import pairwise
 from typing import Any
@@ -80,7 +81,7 @@ async def test_one_that_is_lost_can_be_started_again(
     key, journal = await a_journal()
     engine = here.hub.serving.engines[0]
 
-    async def found(number: int, name: bytes, start: bytes | None) -> Search:
+    async def found(number: int, *asked: Any) -> Search:
         search = here.hub._keepers._searches[number] = Search([engine], doubtful=False)
         search.answer(engine, replace(journal, **lost))
         return search
@@ -103,7 +104,7 @@ async def test_a_start_is_refused_where_its_name_is_another_s_elsewhere(
     """Which stays there, with whoever reads it."""
     here = SimulatedServer(SIZE, keeps=True)
 
-    async def found(number: int, name: bytes, start: bytes | None) -> Search:
+    async def found(number: int, *asked: Any) -> Search:
         search = here.hub._keepers._searches[number] = Search([], doubtful=False)
         here.hub._keepers.receive(here.hub.serving.engines[0], api.Adopted(number, another=True))
         return search
@@ -247,6 +248,41 @@ async def test_one_that_cannot_be_built_now_waits_in_its_engine_for_whoever_come
     assert await told_engine(here, *await a_journal(**TOOLS), "overloaded") == api.Disown(NUMBER)
 
 
+async def test_what_waited_for_another_start_is_not_asked_for_again_where_whoever_said_it_is_gone() -> None:
+    """Its client said it at the other server, and reads it there: it would hear that it was taken."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    here.hub.receive_answer(0, api.Claimed(number))
+    await asyncio.sleep(0)
+    listener.leave()
+    here.hub.receive_answer(0, api.Adopted(number))
+    await settled()
+    asked, then = itertools.chain.from_iterable(here.down)
+    assert isinstance(asked, api.Adopt)
+    assert then == api.Settle(number, asked.key)
+
+
+async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    key, journal = await a_journal()
+    listener = RecordingListener(here)
+    for _ in range(2):  # the second is looked for when the first has been found
+        listener.send(protocol.Attach(request_id=key.request_id, after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    listener.leave()
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    await settled()
+    asked, then = itertools.chain.from_iterable(here.down)
+    assert isinstance(asked, api.Adopt)
+    assert then == api.Disown(number)
+
+
 async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> None:
     """Its gateway may have been cut off, and have begun it anew from what it knew."""
     here = SimulatedServer(SIZE, keeps=True, engines=3)
@@ -258,16 +294,24 @@ async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> Non
     assert search.latest.engine is engines[1]
 
 
-@pytest.mark.parametrize(("claims", "then"), [(True, api.Cancel(NUMBER)), (False, api.Disown(NUMBER))])
+@pytest.mark.parametrize(
+    ("claims", "wanted", "then"),
+    [
+        (True, True, api.Cancel(NUMBER)),
+        (True, False, api.Disown(NUMBER)),
+        (False, True, api.Disown(NUMBER)),
+    ],
+)
 async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_nothing_for_nobody(
-    claims: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
+    claims: bool, wanted: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was waited for in vain: nobody would ever go on with what it has, nor end it."""
+    """It was waited for in vain: nobody would ever go on with what it has, nor end it. Where whoever started
+    it is gone it is begun nowhere else."""
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
     here = SimulatedServer(SIZE, keeps=True, engines=2)
     key, journal = await a_journal()
     start = b"digest" if claims else None
-    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start))
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start, lambda: wanted))
     await asyncio.sleep(0)
     quick, slow = here.hub.serving.engines.values()
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
@@ -316,7 +360,7 @@ async def test_of_a_crowd_that_is_looked_for_few_go_on_in_a_turn_and_nobody_wait
     here, (_, journal) = SimulatedServer(SIZE, keeps=True), await a_journal()
     found, gone_on = Found(here.hub.serving.engines[0], journal, []), list[int]()
 
-    async def searched(number: int, name: bytes, start: bytes | None) -> Search:
+    async def searched(number: int, *asked: Any) -> Search:
         search = Search([], doubtful=False)
         search.found += [found] if is_there else []
         return search

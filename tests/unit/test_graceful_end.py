@@ -329,6 +329,29 @@ async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
     assert not goes_on.ended
 
 
+async def test_a_connection_stays_until_the_engine_has_what_has_just_begun_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its client would ask elsewhere for what nobody has yet, and a fork cannot be started again."""
+    monkeypatch.setattr("realtime.server.LOOK_S", 0.001)
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    hub, work = server.hub, PayerWork()
+    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    hub.receive_frame("a", endless(on_disconnect="continue"), connection)
+    (stream,) = hub.streams
+    peer.closed.set()
+    ending = asyncio.create_task(
+        _ended(hub, SimpleNamespace(open={"a": connection}), grace_s=600, hands_over=True)
+    )
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (connection.gone, hub.streams) == (False, [stream])
+    server.tick()
+    await asyncio.wait_for(ending, 30)
+    assert (connection.gone, stream.ended) == (True, False)
+
+
 async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here() -> None:
     """Its connection stays until another stream has ended; where the first goes on, it is said again."""
     limits = ConnectionLimits(1 << 20, 10, 64, 16)

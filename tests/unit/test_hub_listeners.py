@@ -213,6 +213,20 @@ async def test_what_its_engine_has_given_up_is_handed_over_to_nobody_and_ends_he
     assert given_up.ended
 
 
+@pytest.mark.parametrize("also_read", [True, False])
+async def test_what_is_under_way_to_its_engine_is_left_to_others_only_when_all_is(also_read: bool) -> None:
+    """Another may reach that engine sooner, and its client would hear that there is no such stream."""
+    server = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(endless(on_disconnect="continue"))
+    listener.leave()
+    await server.hub.hand_over(also_read=also_read)
+    assert len(server.hub.streams) == (not also_read)
+    server.tick()
+    await server.hub.hand_over(also_read=False)
+    assert server.hub.streams == []
+
+
 async def test_where_one_fails_the_others_are_handed_over_all_the_same(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,8 +30,9 @@ def test_the_first_engine_has_nothing_before_it_and_the_next_all_that_was() -> N
         kept.hear(token(index))
     kept.note(b"told")
     assert kept.submitted("fp") == api.Keep(b"key", b"", grace_s=5), "it has it"
+    kept.is_found = True
     kept.lost(lacks_credit=True)
-    assert not kept.is_there
+    assert (kept.is_there, kept.is_found) == (False, False)
     again = kept.submitted("other")
     assert again is not None
     assert (again.record, again.moves) == (b"record", 1)
@@ -62,7 +63,7 @@ def test_who_has_adopted_a_stream_counts_on_from_what_its_engine_kept() -> None:
     kept = Keeping(
         api.Keep(b"key", b"record", 5.0, 2, adoptions=1), lambda: 3.0, prompt_tokens=3, adopted=journal
     )
-    assert (kept.heard, kept.is_there) == (4, True)
+    assert (kept.heard, kept.is_there, kept.is_found) == (4, True, True)
     kept.lost(lacks_credit=True)
     moved = kept.submitted("fp")
     assert moved is not None
