@@ -224,6 +224,7 @@ class IncomingNews:
             # An end that was on its way, or waited here, answers a later cancel.
             steps = max(0, one.step.output.step - pending.step)
             self._observer.steered(stream, pending.kind, steps, max(0.0, now - pending.received_s))
+        entry.count_waiting()
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():

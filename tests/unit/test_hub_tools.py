@@ -664,6 +664,45 @@ async def test_those_that_were_started_again_as_they_wait_take_nothing_of_what_m
     assert [stream.paused for stream in server.hub.streams] == ["tool_call", "tool_call", None]
 
 
+async def test_what_was_started_again_waits_for_the_engine_once_its_client_has_it_go_on() -> None:
+    """By what begins so more could be had to wait than may, and others of the tenant's all the same."""
+    narrow = Allowance(prefill_tokens=150)
+    slow = replace(SIZE, step_tokens=16)
+    server = SimulatedServer(slow, tokenizer=knowing(), quotas=Quotas(lambda tenant: narrow))
+    listener, long = RecordingListener(server), [Message(role="user", content="x" * 100)]
+    for name in "ab":
+        listener.send(waiting(name, messages=long))
+        await settled()
+    rest(server)
+    for stream in server.hub.streams:
+        (call,) = stream._tools.missing
+        listener.send(protocol.ToolResult(request_id=stream.request_id, call_id=call.call_id, content="ok"))
+        await settled()
+    server.tick()
+    server.tick()
+    assert [stream.paused for stream in server.hub.streams] == [None, None]
+    assert server.hub._quotas.taken()[TENANT].waiting > 100, "the engine has begun with one of them"
+    rest(server)
+    assert not server.hub._quotas.taken()[TENANT].waiting
+
+
+async def test_nor_could_it_by_what_was_started_again_without_credit() -> None:
+    narrow = Allowance(prefill_tokens=150)
+    server = SimulatedServer(SIZE, quotas=Quotas(lambda tenant: narrow))
+    listener = RecordingListener(server)
+    for name in "ab":
+        past, credit = protocol.Past(tokens=[97]), protocol.Credit(limit=1)
+        listener.send(start(name, prompt="x" * 100, past=past, credit=credit))
+    rest(server)
+    for name in "ab":
+        listener.send(protocol.Grant(request_id=name, limit=9))
+    listener.send(start("c"))
+    assert [error.code for error in listener.errors] == ["rate_limited"]
+    rest(server)
+    listener.send(start("c"))
+    assert len(listener.errors) == 1
+
+
 async def test_one_that_was_started_again_as_it_waits_sends_nobody_to_another_engine() -> None:
     """Neither there nor where it comes to when its engine is lost: nothing of it is computed."""
     server = SimulatedServer(SIZE, engines=2, tokenizer=knowing())
