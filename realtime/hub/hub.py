@@ -473,7 +473,7 @@ class Hub:
         self._registry.add(entry)
         self._incoming.time_hold(entry)
         if not stream.needs_compute:  # it does not wait for the engine, and holds up nobody who does
-            entry.quota.prefill_begun()
+            entry.quota.prefill_rests()
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)
@@ -553,6 +553,7 @@ class Hub:
                 if stream.out_of_credit:
                     self._observer.granted(stream)
                 stream.grant(limit, now)
+                entry.count_waiting()
             case protocol.Cancel(ref=ref):
                 stream.cancel(now, step, ref, send_reply)
                 entry.note(replace(frame, ref=None) if send_reply else frame)  # `final` has a listener's

@@ -171,7 +171,9 @@ class IncomingNews:
                     if entry is None:
                         continue
                     news = one.news
-                    computed[entry.key.tenant] += tokens_computed(news)
+                    computed[entry.key.tenant] += tokens_computed(news, begun=entry.quota.has_begun)
+                    if news.admitted is not None:
+                        entry.quota.prefill_begun()
                     if moves(news):
                         moved[one.step.engine].append(entry.stream)
                     wake(entry.stream)
@@ -218,12 +220,11 @@ class IncomingNews:
     def _take_in_more(self, entry: LiveStream, one: StreamNews, later: list[StreamNews]) -> None:
         """What may be more than that it has more tokens."""
         stream, news, now = entry.stream, one.news, one.step.at
-        if news.admitted is not None:
-            entry.quota.prefill_begun()
         for pending in self._receive(entry, news, now):
             # An end that was on its way, or waited here, answers a later cancel.
             steps = max(0, one.step.output.step - pending.step)
             self._observer.steered(stream, pending.kind, steps, max(0.0, now - pending.received_s))
+        entry.count_waiting()
         for turn in stream.take_decoded_turns():
             self._turns.add(entry.key.tenant, stream.model.name, turn, now)
         for action in stream.take_acted():
@@ -293,15 +294,19 @@ def _reading_on(one: StreamNews) -> StreamNews:
     return replace(one, news=api.News(one.news.stream), is_more=True)
 
 
-def tokens_computed(news: api.News) -> int:
-    """For whoever has the stream."""
-    return len(news.tokens) + (sum(map(_computed, news.changes)) if news.changes else 0)
+def tokens_computed(news: api.News, *, begun: bool = True) -> int:
+    """For whoever has the stream. What it was started with was counted then: before an engine has `begun`
+    with that, nothing is computed again."""
+    tokens = len(news.tokens)
+    return tokens + sum(_computed(change, begun) for change in news.changes) if news.changes else tokens
 
 
-def _computed(change: api.AnyChange) -> int:
+def _computed(change: api.AnyChange, begun: bool) -> int:
     """Tokens that a command has the engine compute. What memory takes, unasked, is nobody's doing."""
     match change:
-        case api.Appended(count=tokens) | api.Resumed(recomputed=tokens):
+        case api.Appended(count=tokens):
+            return tokens
+        case api.Resumed(recomputed=tokens) if begun:
             return tokens
     return 0
 

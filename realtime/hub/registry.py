@@ -72,6 +72,11 @@ class LiveStream(Struct, eq=False):
         if self.engine is not None and is_there:
             self.engine.say(api.Note(self.stream.number, heard, said))
 
+    def count_waiting(self) -> None:
+        """Its prompt, where its client has it go on at last."""
+        if self.stream.needs_compute:
+            self.quota.prefill_waits()
+
     def count_in_vain(self) -> None:
         """Texts that were made tokens and are not put in."""
         if tokens := self.stream.take_in_vain():

@@ -80,14 +80,32 @@ class StreamQuota:
     def __init__(self, quotas: Quotas, tenant: str, prompt_tokens: int) -> None:
         self._quotas = quotas
         self._tenant = tenant
-        self._waiting = prompt_tokens
+        self._prompt = prompt_tokens  # that the engine has not begun with
+        self._waiting = prompt_tokens  # of them
         self._ended = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the engine has, with the prompt."""
+        return not self._prompt
+
+    def prefill_rests(self) -> None:
+        """The prompt waits for the client, and not for the engine."""
+        self._wait_with(0)
+
+    def prefill_waits(self) -> None:
+        """It does for the engine, unless that has begun with it. What runs goes on, however much waits."""
+        self._wait_with(self._prompt)
 
     def prefill_begun(self) -> None:
         """The engine has begun with the prompt. Saying so again changes nothing."""
-        if self._waiting:
-            self._quotas.take(self._tenant, waiting=-self._waiting)
-            self._waiting = 0
+        self._prompt = 0
+        self._wait_with(0)
+
+    def _wait_with(self, tokens: int) -> None:
+        if tokens != self._waiting:
+            self._quotas.take(self._tenant, waiting=tokens - self._waiting)
+            self._waiting = tokens
 
     def count(self, tokens: int) -> None:
         """Tokens were decoded, put in, or computed again."""

@@ -645,7 +645,7 @@ def waiting(name: str = "a", **fields: Any) -> protocol.Start:
     """Of a stream that waits for results, as where it was before."""
     past = protocol.Past(steering=[protocol.PastInject(index=0, text=WRITTEN)], waits=True)
     asked: dict[str, Any] = {"messages": HI, "prompt": None, "tools": [FREE], "on_tool_call": "pause"}
-    return start(name, past=past, **asked | fields)
+    return start(name, **{"past": past} | asked | fields)
 
 
 async def test_those_that_were_started_again_as_they_wait_take_nothing_of_what_may_wait_for_the_engine() -> (
@@ -662,6 +662,64 @@ async def test_those_that_were_started_again_as_they_wait_take_nothing_of_what_m
     await settled()
     assert not listener.errors
     assert [stream.paused for stream in server.hub.streams] == ["tool_call", "tool_call", None]
+
+
+async def test_what_was_started_again_waits_for_the_engine_once_its_client_has_it_go_on() -> None:
+    """By what begins so more could be had to wait than may, and others of the tenant's all the same."""
+    narrow = Allowance(prefill_tokens=150)
+    slow = replace(SIZE, step_tokens=16)
+    server = SimulatedServer(slow, tokenizer=knowing(), quotas=Quotas(lambda tenant: narrow))
+    listener, long = RecordingListener(server), [Message(role="user", content="x" * 100)]
+    for name in "ab":
+        listener.send(waiting(name, messages=long))
+        await settled()
+    rest(server)
+    for stream in server.hub.streams:
+        (call,) = stream._tools.missing
+        listener.send(protocol.ToolResult(request_id=stream.request_id, call_id=call.call_id, content="ok"))
+        await settled()
+    server.tick()
+    server.tick()
+    assert [stream.paused for stream in server.hub.streams] == [None, None]
+    assert server.hub._quotas.taken()[TENANT].waiting > 100, "the engine has begun with one of them"
+    rest(server)
+    assert not server.hub._quotas.taken()[TENANT].waiting
+
+
+async def test_what_was_started_again_as_it_waits_is_counted_once() -> None:
+    """With its start: as it went on all of that counted as computed again."""
+    counted = Allowance(tokens_per_minute=10_000)
+    server = SimulatedServer(SIZE, tokenizer=knowing(), quotas=Quotas(lambda tenant: counted))
+    listener = RecordingListener(server)
+    written = knowing().encode(WRITTEN)
+    past = protocol.Past(tokens=written, call_ids=["c"], waits=True)
+    credit, params = protocol.Credit(limit=len(written) + 3), protocol.Params(ignore_eos=True)
+    listener.send(waiting(past=past, credit=credit, params=params))
+    await settled()
+    (stream,) = server.hub.streams
+    begun = len(stream.context)
+    listener.send(protocol.ToolResult(request_id="a", call_id="c", content="ok"))
+    await settled()
+    rest(server)
+    assert len(stream.context) > begun + 3
+    assert server.hub._quotas.taken()[TENANT].tokens == len(stream.context)
+
+
+async def test_nor_could_it_by_what_was_started_again_without_credit() -> None:
+    narrow = Allowance(prefill_tokens=150)
+    server = SimulatedServer(SIZE, quotas=Quotas(lambda tenant: narrow))
+    listener = RecordingListener(server)
+    for name in "ab":
+        past, credit = protocol.Past(tokens=[97]), protocol.Credit(limit=1)
+        listener.send(start(name, prompt="x" * 100, past=past, credit=credit))
+    rest(server)
+    for name in "ab":
+        listener.send(protocol.Grant(request_id=name, limit=9))
+    listener.send(start("c"))
+    assert [error.code for error in listener.errors] == ["rate_limited"]
+    rest(server)
+    listener.send(start("c"))
+    assert len(listener.errors) == 1
 
 
 async def test_one_that_was_started_again_as_it_waits_sends_nobody_to_another_engine() -> None:

@@ -176,6 +176,19 @@ def test_prompts_that_wait_are_bounded_until_the_engine_has_begun_with_them() ->
     assert refused(gate, prompt_tokens=1).code == "rate_limited"
 
 
+def test_a_prompt_waits_for_the_engine_as_long_as_not_for_its_client() -> None:
+    gate = gate_of(a=Allowance(prefill_tokens=100))
+    first = admitted(gate, prompt_tokens=60)
+    first.prefill_rests()
+    admitted(gate, prompt_tokens=90)
+    first.prefill_waits()
+    first.prefill_waits()
+    assert gate.taken()["a"].waiting == 150
+    first.prefill_begun()
+    first.prefill_waits()
+    assert gate.taken()["a"].waiting == 90
+
+
 def test_a_stream_that_ends_in_the_queue_waits_no_more() -> None:
     gate = gate_of(a=Allowance(prefill_tokens=100))
     admitted(gate, prompt_tokens=100).end()
