@@ -42,7 +42,7 @@ class Results:
     def _turn_has_ended(self) -> bool:
         """Then: of one that is amended the model writes on, and a text may open another call."""
         ended = self._tools.turn_has_ended and not self._commands.goes_back
-        ended = ended or (self._pausing.waits_for_results and not self._goes_on)
+        ended = ended or (self._pausing.ends_with_results and not self._goes_on)
         return ended and not any(_is_text(asked.frame) for asked in self._commands)
 
     @property

@@ -581,6 +581,32 @@ async def test_what_was_given_up_before_it_was_said_touches_no_stream_of_its_nam
     assert begun.state == "running", "the name is free, too"
 
 
+@pytest.mark.parametrize("how", ["given up", "closed"])
+async def test_what_a_server_that_goes_away_has_refused_touches_no_stream_of_its_name(
+    server: FakeServer, client: midstream.Client, peer: Peer, how: str
+) -> None:
+    """Whoever gave it up may have begun it anew elsewhere."""
+    stream = await begin(client, peer)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+    await refuse_start(peer)
+    await asyncio.gather(client.ping(), pong(peer))
+    if how == "closed":
+        closing = asyncio.create_task(client.close())
+        assert await _all(peer) == [Cancel(request_id="r")]
+        await closing
+        with pytest.raises(midstream.ConnectionLost):
+            await starting
+        return
+    starting.cancel()
+    await asyncio.wait([starting])
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    await attach(peer, 0)
+    await pong(peer)  # nothing stood before it
+    begun = await begin(client, peer, "next")
+    assert (stream.state, begun.state) == ("running", "running"), "the name is free, too"
+
+
 async def test_a_start_given_up_meanwhile_is_cancelled(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:

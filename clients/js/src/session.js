@@ -226,6 +226,7 @@ export class Session {
       return this.#leaveIfIdle();
     }
     if (channel) channel.open = false;
+    if (!pending.backoff) pending.transport = null; // else another server may have taken it: it was said again
     pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
     pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
     this.#leaveIfIdle();

@@ -241,6 +241,23 @@ test("a start that nobody wants any more is not said to the next", async (t) => 
   await kept;
 });
 
+for (const how of ["given up", "closed"]) {
+  test(`what a server that goes away has refused touches no stream of its name: ${how}`, async (t) => {
+    const { client, socket } = await running(t);
+    const abort = new AbortController();
+    const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "next", signal: abort.signal }));
+    sendError(socket, { ...DRAINING, request_id: "next", ref: socket.sent.at(-1).ref });
+    if (how === "closed") await client.close();
+    else abort.abort();
+    await starting;
+    const cancelled = socket.sent.filter(({ type }) => type === "cancel").map(({ request_id }) => request_id);
+    assert.deepEqual(cancelled, how === "closed" ? ["r"] : []);
+    if (how === "closed") return;
+    const next = await cutAndReconnect(socket);
+    assert.ok(next.sent.every(({ request_id }) => request_id !== "next"), "whoever gave it up may have begun it anew elsewhere");
+  });
+}
+
 for (const reconnectMs of [0, 100]) {
   test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
     const { client, socket, stream } = await running(t, {}, { reconnectMs });

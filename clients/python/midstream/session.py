@@ -97,7 +97,7 @@ class Session:
         pending.future.add_done_callback(lambda _: self._pending.pop(ref))
         channel = self._channels[frame.request_id] if isinstance(frame, Start) else None
         if channel is not None and self._waits_for_its_stream(channel):
-            channel.attach_ref, channel.said = ref, False
+            channel.attach_ref, channel.said = ref, 0
         elif not self._is_attaching(pending.request_id):
             self._send_pending(pending)
         return pending.future
@@ -206,7 +206,7 @@ class Session:
             frame = self._attach_frame(channel)
             channel.attach_ref, channel.answers_lost = frame.ref, False
             if not self._waits_for_its_stream(channel):
-                channel.said = True
+                channel.said += 1
                 self._say(self._connection, frame)
 
     def _send_forks(self, channel: Channel) -> None:
@@ -373,6 +373,7 @@ class Session:
     def _hold(self, channel: Channel, event: Error) -> None:
         """It starts nothing new: the start waits for the next connection, as long as one would be sought."""
         self.draining = True
+        channel.said -= 1  # whoever has its name there is somebody else
         channel.attach_ref = event.ref
         if channel.refused_until is None:
             channel.refused_until = self.loop.time() + self._reconnect_s

@@ -66,7 +66,7 @@ class Channel:
         self.start = start
         self.kept = kept
         self.abandoned = False
-        self.said = False  # whether a server may have heard of it from here
+        self.said = 0  # connections over which a server may have heard of it, and not refused it as it went
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
         self.backoff = Backoff(0)
@@ -96,7 +96,7 @@ class Channel:
         if self._recorder is not None:
             self._recorder.sent(frame)
         self.past.sent(frame)
-        self.said = self.said or self._session.connected
+        self.said = self.said or int(self._session.connected)
         if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
             self.core.told.sent(frame)
         return await self._session.request(frame, answer)
