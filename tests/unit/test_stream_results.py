@@ -363,6 +363,17 @@ def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_tak
     assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
 
+def test_so_they_are_where_a_message_answers_the_calls_that_they_waited_for() -> None:
+    """They were never put in."""
+    one, (find, stop) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    answer = Message(role="tool", tool_call_id=stop, content="no")
+    one.steer(protocol.Inject(request_id="a", messages=[answer], tokens=[5] * 9))
+    assert one.stream.take_result_to_tell() is None
+    one.answer(api.Appended(one.index, 9))
+    assert one.stream.take_result_to_tell() == result(find)
+
+
 def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND + STOP)
