@@ -115,6 +115,8 @@ class Pausing:
 
     def resume(self, index: int, recomputed: int, now: float, asked: PendingCommand | None = None) -> None:
         self.reason = None
+        # Whoever has it go on where nobody listens means it, unless it is to be paused behind that.
+        self.detached &= any(isinstance(one.command, api.Pause) for one in self._commands)
         self.released = self._commands.releases
         self._tools.turn_has_ended = False
         self._stopwatch.resume(now)

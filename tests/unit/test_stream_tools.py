@@ -1067,6 +1067,18 @@ def test_and_one_whose_results_were_there_before_its_turn_ended() -> None:
     assert one.stream.paused == "detached"
 
 
+def test_but_not_one_that_somebody_who_does_not_listen_had_go_on_since() -> None:
+    one = left_after(STOP, ends=False, asked=lambda one: protocol.Resume(request_id="a"))
+    one.answer(api.Resumed(one.index), api.Paused(one.index))
+    one.steer(protocol.Resume(request_id="a"))
+    end = api.Finish("eos", held=True)
+    one.answer(api.Resumed(one.index))
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=end), one.now)
+    one.steer(protocol.Rewind(request_id="a", to=2))
+    one.answer(api.Truncated(2))
+    assert one.commands[-2:] == [api.Truncate(7, 2), api.Resume(7)]
+
+
 def left_after(text: str, *, ends: bool, asked: Callable[[LoneStream], SteeringFrame]) -> LoneStream:
     """A stream whose reader has left as it wrote this, and asked for something last."""
     fields = ASKED | {"on_tool_call": "pause"}
