@@ -91,8 +91,12 @@ class Results:
 
     def go_on_behind(self) -> None:
         """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        if self._pausing.ends_with_results and not self._tools.missing and not self._commands.resumes:
+        if self._tools.missing or not self._pausing.ends_with_results:
+            return
+        if not self._commands.resumes:
             self._pausing.go_on_by_itself()
+        for asked in self._commands:
+            asked.is_due |= asked.hangs_on is not None
 
     def go_on_with_call(self) -> None:
         """One was amended: where it waits for results the model closes it first."""
