@@ -85,5 +85,7 @@ class Effects:
         self._tools.turn_has_ended &= not command.tokens
         if command.tokens and self._tools.settle():  # else it is a result that waits for others
             self._results.go_on_behind()
+        if isinstance(frame, protocol.Inject) and frame.messages is not None:  # perhaps answers to some calls
+            self._tools.leave()
         if isinstance(frame, protocol.Amend) and command.behind is not None:
             self._results.go_on_with_call()

@@ -60,8 +60,8 @@ class Pausing:
 
     @property
     def may_be_detached(self) -> bool:
-        """Whether it goes on where nobody listens."""
-        waits = self.reason in ("tool_call", "guard") and not self._commands.resumes
+        """Whether it goes on where nobody listens, or what is on its way may have it do so."""
+        waits = self.reason in ("tool_call", "guard") and not self._commands.waiting
         return not (self.asked or self.detached or waits)
 
     def ask(self) -> None:
@@ -81,6 +81,12 @@ class Pausing:
         decided = any(isinstance(one.command, api.Pause | api.Resume) for one in self._commands)
         if self.reason == "detached" and not (self.detached or decided):
             self._commands.request(PendingCommand(api.Resume(self._number), None, step))
+
+    def go_on_by_itself(self) -> None:
+        """What it waited for is there. Where nobody listens it is paused behind that."""
+        self._commands.request(PendingCommand(api.Resume(self._number), None, 0))
+        if self.detached:
+            self._commands.request(PendingCommand(api.Pause(self._number), None, 0))
 
     # -- what is told of it ----------------------------------------------------------------------
 
@@ -109,6 +115,8 @@ class Pausing:
 
     def resume(self, index: int, recomputed: int, now: float, asked: PendingCommand | None = None) -> None:
         self.reason = None
+        # Whoever has it go on where nobody listens means it, unless it is to be paused behind that.
+        self.detached &= any(isinstance(one.command, api.Pause) for one in self._commands)
         self.released = self._commands.releases
         self._tools.turn_has_ended = False
         self._stopwatch.resume(now)

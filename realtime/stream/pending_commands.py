@@ -49,6 +49,7 @@ class PendingCommand(Struct):
     silent: bool = False  # nobody is told that it took effect
     hangs_on: PendingCommand | None = None  # which may be refused: it waits for that, and is nothing then
     was_paused: bool = False  # by its client, whom it has go on
+    is_due: bool = False  # it would go on by itself, were this not asked for
 
     @property
     def kind(self) -> str:

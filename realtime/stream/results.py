@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine import api
 from midstream import protocol
 from realtime.stream.calls_then import calls_then
 from realtime.stream.context import Context
@@ -81,7 +80,7 @@ class Results:
         put_in = append_for(self._number, due, offers_tools=self._context.offers_tools)
         self._commands.request(PendingCommand(put_in, replace(due, ref=None), 0))
         if not self._pausing.asked:
-            self._go_on()
+            self._pausing.go_on_by_itself()
 
     def put_in_behind_text(self) -> None:
         """A text for which they waited stands, which may have opened another call."""
@@ -92,16 +91,17 @@ class Results:
 
     def go_on_behind(self) -> None:
         """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        if self._pausing.ends_with_results and not self._tools.missing and not self._commands.resumes:
-            self._go_on()
+        if self._tools.missing or not self._pausing.ends_with_results:
+            return
+        if not self._commands.resumes:
+            self._pausing.go_on_by_itself()
+        for asked in self._commands:
+            asked.is_due |= asked.hangs_on is not None
 
     def go_on_with_call(self) -> None:
         """One was amended: where it waits for results the model closes it first."""
         if self._pausing.ends_with_results:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._commands.request(PendingCommand(api.Resume(self._number), None, 0))
+            self._pausing.go_on_by_itself()
 
 
 def _is_text(frame: object) -> bool:

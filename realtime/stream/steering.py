@@ -150,4 +150,6 @@ class Steering:
         dropped = self._commands.drop_hanging_on(refused)
         if dropped is not None and dropped.was_paused and not self._commands.resumes:
             self._pausing.ask()
+        if dropped is not None and dropped.is_due:
+            self._results.go_on_behind()
         self._pausing.go_on_if_listened(refused.step)

@@ -363,6 +363,28 @@ def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_tak
     assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
 
+def test_so_they_are_where_a_message_answers_the_calls_that_they_waited_for() -> None:
+    """They were never put in."""
+    one, (find, stop) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    answer = Message(role="tool", tool_call_id=stop, content="no")
+    one.steer(protocol.Inject(request_id="a", messages=[answer], tokens=[5] * 9))
+    assert one.stream.take_result_to_tell() is None
+    one.answer(api.Appended(one.index, 9))
+    assert one.stream.take_result_to_tell() == result(find)
+
+
+def test_where_all_calls_are_taken_back_it_goes_on_though_what_it_was_to_go_on_behind_is_refused() -> None:
+    """It waited for nothing."""
+    one, _ = called(FIND)
+    one.steer(protocol.Rewind(request_id="a", to=0))
+    one.steer(protocol.Inject(request_id="a", tokens=[5], resume=True))
+    one.answer(api.Truncated(0))
+    assert one.commands[-1] == api.Append(7, [5])
+    one.answer(api.Refused(0, reason="grammar"))
+    assert one.commands[-1] == api.Resume(7)
+
+
 def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND + STOP)

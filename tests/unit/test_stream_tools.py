@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from midstream.protocol import (
     ToolCallDone,
 )
 from realtime.refusal import Refusal
+from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.past import begun
 from realtime.stream.spanned_text import COPY_EVERY, READ_AT_ONCE, TEXT_BYTES, TOKEN_BYTES, call_id_of
 from realtime.text.served_model import ServedModel
@@ -1040,6 +1041,62 @@ def test_one_that_is_about_to_go_on_behind_its_calls_is_paused_where_nobody_list
     assert one.stream.paused == "detached"
     one.attach()
     assert one.commands[-1] == api.Resume(7)
+
+
+def test_so_is_one_that_goes_on_by_itself_behind_what_was_on_its_way_as_its_reader_left() -> None:
+    """It waited for results: a rewind takes back their calls."""
+    one = left_after(STOP, ends=True, asked=lambda one: protocol.Rewind(request_id="a", to=2))
+    one.answer(api.Truncated(2), api.Paused(2))
+    assert one.commands[-2:] == [api.Resume(7), api.Pause(7)]
+    one.answer(api.Resumed(2), api.Paused(2))
+    assert one.stream.paused == "detached"
+    one.attach()
+    assert one.commands[-1] == api.Resume(7)
+
+
+def test_and_one_whose_results_were_there_before_its_turn_ended() -> None:
+    """The pause came behind that end, and found it waiting for them."""
+    one = left_after(STOP, ends=False, asked=early_result)
+    end = api.Finish("eos", held=True)
+    changes = [api.Appended(one.index, 0), api.Paused(one.index)]
+    one.stream.receive_news(
+        api.News(7, index=one.index, tokens=[toy_model.EOS], changes=changes, finish=end), one.now
+    )
+    assert one.commands[-2:] == [api.Resume(7), api.Pause(7)]
+    one.answer(api.Appended(one.index, 9), api.Resumed(one.index), api.Paused(one.index))
+    assert one.stream.paused == "detached"
+
+
+def test_but_not_one_that_somebody_who_does_not_listen_had_go_on_since() -> None:
+    one = left_after(STOP, ends=False, asked=lambda one: protocol.Resume(request_id="a"))
+    one.answer(api.Resumed(one.index), api.Paused(one.index))
+    one.steer(protocol.Resume(request_id="a"))
+    end = api.Finish("eos", held=True)
+    one.answer(api.Resumed(one.index))
+    one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=end), one.now)
+    one.steer(protocol.Rewind(request_id="a", to=2))
+    one.answer(api.Truncated(2))
+    assert one.commands[-2:] == [api.Truncate(7, 2), api.Resume(7)]
+
+
+def left_after(text: str, *, ends: bool, asked: Callable[[LoneStream], SteeringFrame]) -> LoneStream:
+    """A stream whose reader has left as it wrote this, and asked for something last."""
+    fields = ASKED | {"on_tool_call": "pause"}
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), on_disconnect="pause", asked=fields)
+    one.write(text)
+    if ends:
+        end = api.Finish("eos", held=True)
+        one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=end), one.now)
+    one.take()
+    one.steer(asked(one))
+    one.detach()
+    return one
+
+
+def early_result(one: LoneStream) -> SteeringFrame:
+    (call,) = one.stream.output.calls
+    inject = one.stream.inject_of(protocol.ToolResult(request_id="a", call_id=call.call_id, content="42"))
+    return replace(inject, tokens=[5] * 9)
 
 
 def test_nor_does_who_comes_back_before_its_engine_has_said_that_it_was_paused() -> None:
