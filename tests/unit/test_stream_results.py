@@ -380,9 +380,9 @@ def test_where_all_calls_are_taken_back_it_goes_on_though_what_it_was_to_go_on_b
     one.steer(protocol.Rewind(request_id="a", to=0))
     one.steer(protocol.Inject(request_id="a", tokens=[5], resume=True))
     one.answer(api.Truncated(0))
-    assert one.commands[-1] == api.Append(7, [5])
+    assert one.commands[-1:] == [api.Append(7, [5])]
     one.answer(api.Refused(0, reason="grammar"))
-    assert one.commands[-1] == api.Resume(7)
+    assert one.commands[-1:] == [api.Resume(7)]
 
 
 def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:

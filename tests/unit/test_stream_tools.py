@@ -1058,7 +1058,7 @@ def test_and_one_whose_results_were_there_before_its_turn_ended() -> None:
     """The pause came behind that end, and found it waiting for them."""
     one = left_after(STOP, ends=False, asked=early_result)
     end = api.Finish("eos", held=True)
-    changes = [api.Appended(one.index, 0), api.Paused(one.index)]
+    changes: list[api.AnyChange] = [api.Appended(one.index, 0), api.Paused(one.index)]
     one.stream.receive_news(
         api.News(7, index=one.index, tokens=[toy_model.EOS], changes=changes, finish=end), one.now
     )
