@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from realtime.hub.deadlines import Deadlines
 from realtime.hub.listener import Listener
-from realtime.hub.mistakes import end_by_mistake
+from realtime.hub.mistakes import MistakesEnd
 from realtime.hub.observers import DisconnectCause, Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.slices import Slices
@@ -100,11 +100,10 @@ class Departures:
         wake(stream)
 
     def _detach(self, entry: LiveStream) -> None:
-        try:
-            entry.stream.detach(self._clock(), entry.step)
+        now = self._clock()
+        with MistakesEnd(entry, "let it wait for a reader", now):
+            entry.stream.detach(now, entry.step)
             entry.note(Detached())
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            end_by_mistake(entry, error, "let it wait for a reader", self._clock())
 
     def await_somebody(self, entry: LiveStream) -> None:
         """It was adopted, and nobody listens to it yet."""
@@ -128,11 +127,10 @@ class Departures:
             wake(entry.stream)
 
     def _end(self, entry: LiveStream) -> None:
-        try:
-            entry.stream.abandon(self._clock(), entry.step)
+        now = self._clock()
+        with MistakesEnd(entry, "end it without a reader", now):
+            entry.stream.abandon(now, entry.step)
             entry.note(Abandoned())
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            end_by_mistake(entry, error, "end it without a reader", self._clock())
 
 
 def _weight(left: Left) -> int:

@@ -14,7 +14,7 @@ from engine import api
 from realtime.hub.departures import Departures
 from realtime.hub.keepers import KeptAnswer
 from realtime.hub.listener import Listener
-from realtime.hub.mistakes import end_by_mistake
+from realtime.hub.mistakes import MistakesEnd
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
 from realtime.hub.serving import Serving
@@ -89,11 +89,10 @@ class HandingOver:
             for entry in some:
                 if self._registry.by_number(entry.stream.number) is not entry:  # it is no more, or another's
                     continue
-                try:
+                with MistakesEnd(entry, "hand it over", self._clock()):
                     self._leave_one(entry, also_read=also_read)
-                except Exception as error:  # noqa: BLE001 - whatever it is
-                    end_by_mistake(entry, error, "hand it over", self._clock())
-                    wake(entry.stream)
+                    continue
+                wake(entry.stream)
 
     def _leave_one(self, entry: LiveStream, *, also_read: bool) -> None:
         reader = self._subscriptions.listener_of(entry.stream)

@@ -41,7 +41,7 @@ from realtime.hub.incoming_news import IncomingNews
 from realtime.hub.keepers import Keepers
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import LongTexts
-from realtime.hub.mistakes import end_by_mistake
+from realtime.hub.mistakes import MistakesEnd
 from realtime.hub.models import Models
 from realtime.hub.observers import DisconnectCause, Observer, RetryReason, StreamOrigin
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
@@ -342,11 +342,10 @@ class Hub:
         with self._waking() as wake:
             for entry in some:
                 if self._registry.by_number(entry.stream.number) is entry:  # else it is no more, or another's
-                    try:
-                        entry.stream.cancel(self._clock(), entry.step)
+                    now = self._clock()
+                    with MistakesEnd(entry, "cancel it", now):
+                        entry.stream.cancel(now, entry.step)
                         entry.note(protocol.Cancel(request_id=entry.key.request_id))
-                    except Exception as error:  # noqa: BLE001 - whatever it is
-                        end_by_mistake(entry, error, "cancel it", self._clock())
                     wake(entry.stream)
 
     # -- a frame ---------------------------------------------------------------------------------
@@ -727,10 +726,9 @@ class Hub:
             self._empty.set()
 
     def _time_out(self, entry: LiveStream) -> None:
+        now = self._clock()
         with self._waking() as wake:
-            try:
-                entry.stream.time_out(self._clock(), entry.step)
+            with MistakesEnd(entry, "end it in time", now):
+                entry.stream.time_out(now, entry.step)
                 entry.note(TimedOut())
-            except Exception as error:  # noqa: BLE001 - whatever it is
-                end_by_mistake(entry, error, "end it in time", self._clock())
             wake(entry.stream)

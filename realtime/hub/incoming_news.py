@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from engine import api
 from realtime.hub.deadlines import Deadlines
 from realtime.hub.decoded_turns import DecodedTurns
-from realtime.hub.mistakes import end_by_mistake
+from realtime.hub.mistakes import MistakesEnd
 from realtime.hub.news_lines import NewsLines, StepNews, StreamNews
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer
@@ -263,11 +263,9 @@ class IncomingNews:
         return effective
 
     def _tell(self, entry: LiveStream, receive: Receive, news: api.News, now: float) -> list[PendingCommand]:
-        try:
+        with MistakesEnd(entry, "take in what was decoded", now):
             return receive(news, now)
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            end_by_mistake(entry, error, "take in what was decoded", now)
-            return []
+        return []
 
     def time_hold(self, entry: LiveStream) -> None:
         """Memory is held for a stream that waits for results as long as its start said."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import TracebackType
 
 from engine import api
 from realtime.hub.long_texts import told
@@ -11,10 +12,23 @@ from realtime.hub.registry import LiveStream
 log = logging.getLogger(__name__)
 
 
-def end_by_mistake(entry: LiveStream, error: Exception, to: str, now: float) -> None:
-    """What the error says may quote the text: only its kind is logged. `to`: what the server failed to do."""
-    number = entry.stream.number
-    log.error("stream %d failed in the gateway: %s in %s", number, *told(error))
-    entry.stream.fail(f"the server failed to {to}", now)
-    if entry.engine is not None:
-        entry.engine.say(api.Cancel(number))
+class MistakesEnd:
+    """Around what is done to a stream. `to`: what the server has failed to do then."""
+
+    def __init__(self, entry: LiveStream, to: str, now: float) -> None:
+        self._entry, self._to, self._now = entry, to, now
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """What the error says may quote the text: only its kind is logged."""
+        if not isinstance(error, Exception):
+            return False
+        number = self._entry.stream.number
+        log.error("stream %d failed in the gateway: %s in %s", number, *told(error))
+        self._entry.stream.fail(f"the server failed to {self._to}", self._now)
+        if self._entry.engine is not None:
+            self._entry.engine.say(api.Cancel(number))
+        return True

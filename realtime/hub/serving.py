@@ -12,7 +12,7 @@ from functools import partial
 
 from engine import api
 from midstream.protocol import CatalogModel, ModelState
-from realtime.hub.mistakes import end_by_mistake
+from realtime.hub.mistakes import MistakesEnd
 from realtime.hub.models import Keeper, KnownModel, Models
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream, StreamRegistry, Timer, weight_of_end
@@ -154,10 +154,9 @@ class Serving:
         with self._waking() as wake:
             for entry in lost:
                 entry.engine = None
-                try:
-                    entry.stream.lose_engine(self._clock())
-                except Exception as error:  # noqa: BLE001 - whatever it is
-                    end_by_mistake(entry, error, "go on without its engine", self._clock())
+                now = self._clock()
+                with MistakesEnd(entry, "go on without its engine", now):
+                    entry.stream.lose_engine(now)
                 wake(entry.stream)
 
     def flush(self) -> None:
@@ -226,12 +225,12 @@ class Serving:
         stream = entry.stream
         if not engine.keeps:
             stream.keeping = None
-        try:
-            stream.submit(engine, self._clock(), yields=yields)
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            with self._waking() as wake:
-                end_by_mistake(entry, error, "give it to an engine", self._clock())
-                wake(stream)
+        now = self._clock()
+        with MistakesEnd(entry, "give it to an engine", now):
+            stream.submit(engine, now, yields=yields)
+            return
+        with self._waking() as wake:
+            wake(stream)
 
 
 def _weight(entry: LiveStream) -> int:
