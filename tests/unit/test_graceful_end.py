@@ -302,15 +302,20 @@ class Peer(FakeWebSocket):
         await self.closed.wait()
 
 
+def connected() -> tuple[SimulatedServer, Peer, Connection]:
+    limits = ConnectionLimits(1 << 20, 10, 64, 16)
+    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
+    reader = Connection(peer, peer, server.hub, Codec(None), caller, PayerWork(), limits, {}, Observer())  # type: ignore[arg-type]
+    return server, peer, reader
+
+
 async def test_a_connection_that_stayed_for_a_stream_goes_when_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What else it has goes on elsewhere, and so does what its client begins."""
     monkeypatch.setattr("realtime.server.LOOK_S", 0.001)
-    limits = ConnectionLimits(1 << 20, 10, 64, 16)
-    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
-    hub, work = server.hub, PayerWork()
-    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    server, peer, connection = connected()
+    hub = server.hub
     for name in ("continue", "cancel"):
         hub.receive_frame("a", endless(name, on_disconnect=name), connection)
     goes_on, stays = hub.streams
@@ -334,10 +339,8 @@ async def test_a_connection_stays_until_the_engine_has_what_has_just_begun_there
 ) -> None:
     """Its client would ask elsewhere for what nobody has yet, and a fork cannot be started again."""
     monkeypatch.setattr("realtime.server.LOOK_S", 0.001)
-    limits = ConnectionLimits(1 << 20, 10, 64, 16)
-    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
-    hub, work = server.hub, PayerWork()
-    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    server, peer, connection = connected()
+    hub = server.hub
     hub.receive_frame("a", endless(on_disconnect="continue"), connection)
     (stream,) = hub.streams
     peer.closed.set()
@@ -354,10 +357,8 @@ async def test_a_connection_stays_until_the_engine_has_what_has_just_begun_there
 
 async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here() -> None:
     """Its connection stays until another stream has ended; where the first goes on, it is said again."""
-    limits = ConnectionLimits(1 << 20, 10, 64, 16)
-    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
-    hub, work = server.hub, PayerWork()
-    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    server, peer, connection = connected()
+    hub = server.hub
     for name in ("continue", "cancel"):
         hub.receive_frame("a", endless(name, on_disconnect=name), connection)
     peer.closed.set()
@@ -380,10 +381,8 @@ async def test_what_is_said_to_a_stream_that_was_handed_over_has_no_answer_here(
 
 
 async def test_what_waits_to_be_tokenized_for_a_stream_that_is_handed_over_has_no_answer_here() -> None:
-    limits = ConnectionLimits(1 << 20, 10, 64, 16)
-    server, peer, caller = SimulatedServer(SIZE, keeps=True), Peer(), Caller("websocket", tenant="a")
-    hub, work = server.hub, PayerWork()
-    connection = Connection(peer, peer, hub, Codec(None), caller, work, limits, {}, Observer())  # type: ignore[arg-type]
+    server, peer, connection = connected()
+    hub = server.hub
     hub.receive_frame("a", endless(on_disconnect="continue"), connection)
     long = protocol.Inject(request_id="a", text="long " * (LONG_TEXT // 4), ref="r")
     hub.receive_frame("a", long, connection)
