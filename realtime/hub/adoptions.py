@@ -154,7 +154,7 @@ class Adoptions:
         entry, begun = self._registry.by_key(key), None
         if entry is not None and entry.engine is not None and entry.stream.is_kept:
             begun = entry.stream.number, entry.engine
-        self._keepers.settle(engine_key(key), begun)
+        self._keepers.settle(engine_key(key), begun, is_there=entry is not None)
 
     async def _build(
         self, key: StreamKey, number: int, search: Search, found: Found, listener: Listener, *, starts: bool

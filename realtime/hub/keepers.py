@@ -126,8 +126,7 @@ class Keepers:
         while True:
             search = self._ask(number, name, start)
             if not await _within(ANSWER_S, search.answered):
-                begins = start is not None and wanted()
-                self._give_up(number, search, api.Cancel(number) if begins else api.Disown(number))
+                self._give_up(number, search, api.Disown(number) if start is None else api.Cancel(number))
             if search.claimed_at is None or search.found:
                 return search
             await _within(CLAIM_S, search.settled)
@@ -137,12 +136,15 @@ class Keepers:
     def close(self, number: int) -> None:
         del self._searches[number]
 
-    def settle(self, name: bytes, begun: tuple[int, ServingEngine] | None) -> None:
-        """What was searched for is there now, or will not be. `begun`: a stream that its engine is to keep,
-        which others do not find before it does."""
+    def settle(self, name: bytes, begun: tuple[int, ServingEngine] | None, *, is_there: bool) -> None:
+        """What was searched for `is_there` now, or will not be: an engine that has it after all keeps it
+        then. `begun`: a stream that its engine is to keep, which others do not find before it does."""
         claim = self._claims.pop(name, None)
         if claim is None:
             return
+        if not is_there:
+            for engine in self._serving.engines.values():
+                engine.is_told_instead(claim.number, api.Disown(claim.number))
         if begun is None or begun[0] == claim.number or list(claim.at) == [begun[1]]:
             self._settle(name, claim)
         else:

@@ -121,6 +121,11 @@ class ServingEngine:
         is told where it does."""
         self._unanswered[number] = then
 
+    def is_told_instead(self, number: int, then: api.AnyCommand) -> None:
+        """Where it has not said so yet."""
+        if number in self._unanswered:
+            self._unanswered[number] = then
+
     def answered(self, number: int) -> api.AnyCommand | None:
         """It has. Returns what it is told then, if it was too late."""
         return self._unanswered.pop(number, None)

@@ -62,7 +62,7 @@ class Taken(Struct, array_like=True):
 
     streams: int = 0
     connections: int = 0
-    waiting: int = 0  # prompt tokens of streams that the engine has not begun with
+    waiting: int = 0  # prompt tokens that wait for the engine
     tokens: int = 0  # in all
     loads: int = 0  # in all
 

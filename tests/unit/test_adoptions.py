@@ -266,6 +266,28 @@ async def test_what_waited_for_another_start_is_not_asked_for_again_where_whoeve
     assert then == api.Settle(number, asked.key)
 
 
+@pytest.mark.parametrize("because", ["it was refused", "whoever said it is gone"])
+async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_in_its_place(
+    because: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    listener.send(endless(on_disconnect="continue"))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    if because == "it was refused":
+        here.hub.draining = True
+    else:
+        listener.leave()
+    await settled()
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    *_, then = itertools.chain.from_iterable(here.down)
+    assert then == api.Disown(number)
+
+
 async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
     here = SimulatedServer(SIZE, keeps=True)
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
@@ -294,24 +316,16 @@ async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> Non
     assert search.latest.engine is engines[1]
 
 
-@pytest.mark.parametrize(
-    ("claims", "wanted", "then"),
-    [
-        (True, True, api.Cancel(NUMBER)),
-        (True, False, api.Disown(NUMBER)),
-        (False, True, api.Disown(NUMBER)),
-    ],
-)
+@pytest.mark.parametrize(("claims", "then"), [(True, api.Cancel(NUMBER)), (False, api.Disown(NUMBER))])
 async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_nothing_for_nobody(
-    claims: bool, wanted: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
+    claims: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was waited for in vain: nobody would ever go on with what it has, nor end it. Where whoever started
-    it is gone it is begun nowhere else."""
+    """It was waited for in vain: nobody would ever go on with what it has, nor end it."""
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
     here = SimulatedServer(SIZE, keeps=True, engines=2)
     key, journal = await a_journal()
     start = b"digest" if claims else None
-    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start, lambda: wanted))
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start, lambda: True))
     await asyncio.sleep(0)
     quick, slow = here.hub.serving.engines.values()
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))

@@ -607,6 +607,49 @@ async def test_what_a_server_that_goes_away_has_refused_touches_no_stream_of_its
     assert (stream.state, begun.state) == ("running", "running"), "the name is free, too"
 
 
+@pytest.mark.parametrize("code", ["draining", "overloaded"])
+async def test_nor_does_what_the_next_has_refused_too(
+    server: FakeServer, client: midstream.Client, peer: Peer, code: str
+) -> None:
+    stream = await begin(client, peer)
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+    await refuse_start(peer)
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    await attach(peer, 0)
+    start = await peer.receive(Start)
+    await pong(peer)
+    await peer.send(error(code, "next", start.ref))
+    await asyncio.gather(client.ping(), pong(peer))
+    starting.cancel()
+    await asyncio.wait([starting])
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await attach(peer, 0)
+    await pong(peer)  # nothing stood before it
+    begun = await begin(client, peer, "next")
+    assert (stream.state, begun.state) == ("running", "running")
+
+
+@pytest.mark.parametrize("code", ["draining", "overloaded"])
+async def test_nor_what_is_refused_as_it_is_given_up(
+    server: FakeServer, client: midstream.Client, peer: Peer, code: str
+) -> None:
+    """The next would be asked for it, to cancel it there."""
+    starting = asyncio.create_task(client.start(prompt="Hi", request_id="next"))
+    if code == "overloaded":  # else it fails with that
+        await refuse_start(peer)
+        peer = await reconnected(server, "s1")
+    start = await peer.receive(Start)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await peer.send(error(code, "next", start.ref))
+    await pong(peer) if code == "overloaded" else await peer.receive(Cancel)
+    await asyncio.gather(client.ping(), pong(peer))
+    begun = await begin(client, peer, "next")
+    assert begun.state == "running", "the name is free"
+
+
 async def test_a_start_given_up_meanwhile_is_cancelled(
     server: FakeServer, client: midstream.Client, peer: Peer
 ) -> None:

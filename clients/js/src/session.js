@@ -108,15 +108,10 @@ export class Session {
     return pending.answered;
   }
 
-  /** Whether no server has heard of it: whoever has a stream of this name is somebody else. @param {string} requestId */
-  #isUnsaid(requestId) {
-    return this.#pending.opening(requestId)?.transport === null;
-  }
-
   /** What no server has heard of is none's to cancel. @param {string} requestId */
   #forgetUnsaid(requestId) {
     const channel = this.#channels.get(requestId);
-    if (!channel || !this.#isUnsaid(requestId)) return;
+    if (!channel || channel.said) return;
     const why = requestFinished("it was cancelled before it was asked for", requestId);
     this.#fail(channel, why);
     throw why;
@@ -124,8 +119,8 @@ export class Session {
 
   close() {
     if (this.#lost) return;
-    for (const { requestId, outlives } of this.#channels.all()) {
-      if (!outlives && !this.#isUnsaid(requestId)) this.#connection.send({ type: "cancel", request_id: requestId });
+    for (const { requestId, outlives, said } of this.#channels.all()) {
+      if (said && !outlives) this.#connection.send({ type: "cancel", request_id: requestId });
     }
     this.#connection.close(NORMAL_CLOSURE);
     this.lose(connectionClosed(NORMAL_CLOSURE, ""));
@@ -225,8 +220,10 @@ export class Session {
       this.#fail(channel, fromEvent(why)); // its cancel is refused with it: the next server would start what nobody stops
       return this.#leaveIfIdle();
     }
-    if (channel) channel.open = false;
-    if (!pending.backoff) pending.transport = null; // else another server may have taken it: it was said again
+    if (channel) {
+      channel.open = false;
+      channel.said--; // whoever has its name there is somebody else
+    }
     pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
     pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
     this.#leaveIfIdle();
@@ -278,6 +275,7 @@ export class Session {
   /** @param {Channel} channel @param {PendingFrame} pending */
   #open(channel, pending) {
     if (this.#waitsForItsStream(pending)) return;
+    channel.said++;
     this.#send(pending);
     // What follows a start is received behind it. Which frames an attached stream lacks, only `attached` says.
     if (pending.frame.type === "start" && !channel.core.restarting) this.#resend(channel, []);
@@ -388,10 +386,13 @@ export class Session {
     const wait = backoff.next(performance.now(), why.retry_after_ms);
     if (wait === null) return this.#pending.reject(pending.ref, fromEvent(why));
     const { transport } = this.#connection;
+    const channel = this.#channels.get(pending.requestId);
+    if (channel) channel.said--;
     const timer = setTimeout(() => {
       if (this.#connection.transport !== transport || this.#pending.get(pending.ref) !== pending) return;
-      if (this.#channels.get(pending.requestId)?.abandoned) this.#pending.reject(pending.ref, fromEvent(why));
-      else this.#send(pending);
+      if (channel?.abandoned) return this.#pending.reject(pending.ref, fromEvent(why));
+      if (channel) channel.said++;
+      this.#send(pending);
     }, wait);
     pending.answered.finally(() => clearTimeout(timer)).catch(() => {});
   }

@@ -50,6 +50,8 @@ export class Channel {
   outlives = false;
   /** Whether nobody wants it any more. */
   abandoned = false;
+  /** How many servers may have heard of it, and have not refused it. */
+  said = 0;
 
   #session;
   /** @type {Promise<void> | null} */ #nextEvent = null;

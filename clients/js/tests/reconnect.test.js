@@ -258,6 +258,23 @@ for (const how of ["given up", "closed"]) {
   });
 }
 
+for (const code of ["draining", "overloaded"]) {
+  test(`nor does what the next has refused, too: ${code}`, async (t) => {
+    const { client, socket } = await running(t);
+    const abort = new AbortController();
+    const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "next", signal: abort.signal }));
+    const { ref } = socket.sent.at(-1);
+    sendError(socket, { ...DRAINING, request_id: "next", ref });
+    const next = await cutAndReconnect(socket);
+    sendAttached(next);
+    sendError(next, { ...DRAINING, code, request_id: "next", ref });
+    abort.abort();
+    await starting;
+    const third = await cutAndReconnect(next, "s3");
+    assert.ok(third.sent.every(({ request_id }) => request_id !== "next"));
+  });
+}
+
 for (const reconnectMs of [0, 100]) {
   test(`where nobody takes it in ${reconnectMs} ms it is refused`, async (t) => {
     const { client, socket, stream } = await running(t, {}, { reconnectMs });

@@ -42,6 +42,8 @@ export class Channel {
     outlives: boolean;
     /** Whether nobody wants it any more. */
     abandoned: boolean;
+    /** How many servers may have heard of it, and have not refused it. */
+    said: number;
     /** @returns {Chunk | null} */
     pull(): Chunk | null;
     /** @param {Steering} frame */

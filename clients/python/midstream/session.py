@@ -335,8 +335,10 @@ class Session:
 
     def _receive_attach_error(self, channel: Channel, pending: PendingFrame | None, event: Error) -> None:
         """The stream cannot be attached to this connection: not now, or not at all."""
+        channel.said -= 1
         unknown = event.code == "unknown_request" and channel.restart is None
-        if not self._retry_later(channel, event) and not (unknown and self._start_again(channel)):
+        goes_on = channel.wanted and self._retry_later(channel, event)
+        if not goes_on and not (unknown and self._start_again(channel)):
             failure = from_event if pending is not None else stream_lost
             self._fail_stream(channel, lambda: failure(event))
 
@@ -346,6 +348,7 @@ class Session:
         if start is None or self._connection is None:
             return False
         channel.attach_ref = start.ref = self._next_ref()
+        channel.said += 1
         self._say(self._connection, start)
         return True
 
@@ -373,9 +376,11 @@ class Session:
     def _hold(self, channel: Channel, event: Error) -> None:
         """It starts nothing new: the start waits for the next connection, as long as one would be sought."""
         self.draining = True
-        channel.said -= 1  # whoever has its name there is somebody else
+        channel.said -= 1
         channel.attach_ref = event.ref
-        if channel.refused_until is None:
+        if not channel.wanted:
+            self._fail_stream(channel, lambda: from_event(event))
+        elif channel.refused_until is None:
             channel.refused_until = self.loop.time() + self._reconnect_s
             self.loop.call_at(channel.refused_until, self._refuse, channel, channel.refused_until, event)
         self._leave_if_idle()

@@ -66,7 +66,7 @@ class Channel:
         self.start = start
         self.kept = kept
         self.abandoned = False
-        self.said = 0  # connections over which a server may have heard of it, and not refused it as it went
+        self.said = 0  # servers that may have heard of it, and have not refused it
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
         self.backoff = Backoff(0)
@@ -83,6 +83,12 @@ class Channel:
     def attached(self) -> bool:
         """Whether what is sent about it reaches the server now, and is about this stream of ours."""
         return self._session.connected and self.attach_ref is None and not self.failed
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a server is to hear of it. Of what was given up only one that may have it: anywhere else
+        whoever has its name is somebody else."""
+        return bool(self.said) or not self.abandoned
 
     def send(self, frame: Grant) -> None:
         self.check()
