@@ -39,10 +39,11 @@ class Results:
 
     @property
     def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on, and a text may open another call."""
+        """Then: of one that is amended, or goes on, the model writes on, and a text may open another call."""
+        if self._goes_on or any(_is_text(asked.frame) for asked in self._commands):
+            return False
         ended = self._tools.turn_has_ended and not self._commands.goes_back
-        ended = ended or (self._pausing.ends_with_results and not self._goes_on)
-        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+        return ended or self._pausing.ends_with_results
 
     @property
     def _goes_on(self) -> bool:

@@ -347,6 +347,27 @@ def test_and_goes_in_behind_it_where_that_opens_none() -> None:
     assert kinds(one.take())[-3:] == ["Injected", "Injected", "Resumed"]
 
 
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("asked", ["resume", "amend"])
+def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
+    """Whether or not what has it do so has its answer, or is made: it went into the middle of its turn."""
+    one, (find, stop) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    if asked == "amend":
+        amend = protocol.Amend(request_id="a", call_id=stop, arguments={"q": 1})
+        one.stream.steer_call(amend, 0, one.now)
+    else:
+        one.steer(protocol.Resume(request_id="a"))
+    if answered:
+        changes = [api.Resumed(one.index)] if asked == "resume" else []
+        one.answer(api.Adjusted(one.index), *changes)
+    one.steer(in_tokens(one.stream.inject_of(result(find if asked == "amend" else stop))))
+    if not answered:
+        one.answer(api.Adjusted(one.index))
+    assert one.commands[-1] == api.Append(7, [])
+
+
 def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_taken_back() -> None:
     one, (find, _) = called(FIND, STOP)
     put_in(one, one.stream.inject_of(result(find)))
