@@ -701,6 +701,8 @@ class Stream:
             if not self.reads_injected:
                 self._later.make()
             self._commands.send_more()
+        if not (self.reads_injected or self.concluded):
+            self._results.put_in_behind_text()
         if self.output.spans is not None:
             self._close_reasoning()
         if not self.reads_injected:
@@ -800,8 +802,6 @@ class Stream:
         elif finish is not None:
             self._finish(finish, now)
             return [self._cancelling.command] if self._cancelling.command else []
-        else:
-            self._results.put_in_behind_text()
         return []
 
     def _stands_behind_end(self, news: api.News) -> bool:

@@ -347,6 +347,20 @@ def test_and_goes_in_behind_it_where_that_opens_none() -> None:
     assert kinds(one.take())[-3:] == ["Injected", "Injected", "Resumed"]
 
 
+@pytest.mark.parametrize("last", ["approve", "a refused amend"])
+def test_also_where_what_comes_last_is_answered_by_no_engine(last: str) -> None:
+    """Nothing more came of that, so it waited for ever."""
+    one, (find,) = called(FIND)
+    texted(one, "So.")
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    approve = protocol.Approve(request_id="a", call_id=find)
+    amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+    one.stream.steer_call(approve if last == "approve" else amend, 0, one.now)
+    one.answer(api.Appended(one.index, 3), api.Appended(one.index, 0))
+    assert one.stream.num_waiting == 2
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
+
+
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("asked", ["resume", "amend"])
 def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
