@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engine import api
 from midstream import protocol
 from realtime.stream.calls_then import calls_then
 from realtime.stream.context import Context
@@ -100,8 +101,10 @@ class Results:
             asked.is_due |= asked.hangs_on is not None
 
     def go_on_with_call(self) -> None:
-        """One was amended: where it waits for results the model closes it first."""
-        if self._pausing.ends_with_results:
+        """One was amended: where it waits for results the model closes it first. Once: the next might come
+        when it has, and waits again."""
+        is_let = any(isinstance(asked.command, api.Resume) and asked.is_made for asked in self._commands)
+        if self._pausing.ends_with_results and not is_let:
             self._pausing.go_on_by_itself()
 
 

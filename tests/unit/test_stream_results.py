@@ -420,6 +420,24 @@ def test_where_all_calls_are_taken_back_it_goes_on_though_what_it_was_to_go_on_b
     assert one.commands[-1:] == [api.Resume(7)]
 
 
+@pytest.mark.parametrize("then", ["amend", "resume"])
+def test_behind_an_amended_call_it_goes_on_once(then: str) -> None:
+    """A second resume came when the model had closed the call, and it went on without its result."""
+    one, (stop,) = called(STOP)
+    amends = [protocol.Amend(request_id="a", call_id=stop, arguments={"q": q}) for q in (1, 2)]
+    one.stream.steer_call(amends[0], 0, one.now)
+    if then == "amend":
+        one.stream.steer_call(amends[1], 0, one.now)
+        one.answer(api.Appended(one.index, 7))
+        one.answer(api.Appended(one.index, 2), api.Resumed(one.index))
+    else:
+        one.steer(protocol.Resume(request_id="a"))
+        one.answer(api.Appended(one.index, 7), api.Resumed(one.index))
+    assert sum(isinstance(command, api.Resume) for command in one.commands) == 1
+    assert one.stream.num_waiting == 0
+    assert one.stream.paused is None
+
+
 def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:
     one = lone(on_tool_call="pause")
     one.write(FIND + STOP)
