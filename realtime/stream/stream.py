@@ -758,7 +758,7 @@ class Stream:
         held = end_is_held and bool(self._tools.missing) and not (withheld or ends)
         if held or (end_is_held and self._stands_behind_end(news)):
             self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
-        if held and self._pausing.reason is None:  # before what commands did: they came behind that token
+        if held and not self._pausing.holds:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
         is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let

@@ -693,6 +693,21 @@ def test_memory_of_one_that_is_about_to_go_on_is_not_released() -> None:
     assert not one.stream.released
 
 
+def test_a_past_that_waits_where_its_engine_has_just_come_waits_for_results() -> None:
+    """It computes nothing there, so nobody told that the engine was there: what was told never went in."""
+    past = Past(tokens=[*STOP.encode(), toy_model.EOS], call_ids=["c"])
+    asked: dict[str, Any] = ASKED | {"past": past, "on_tool_call": "pause"}
+    start, params = protocol.Start(request_id="a", **asked), lone().stream.context.params
+    *_, context = begun(start, [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.lose_engine()
+    one.new_engine("another")
+    one.answer(finish=HELD)
+    assert one.stream.paused == "tool_call"
+    put_in(one, one.stream.inject_of(result("c")))
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
+
+
 def test_memory_that_is_gone_with_its_engine_is_not_released_for_which_another_would_be_needed() -> None:
     one, _ = called(FIND)
     one.lose_engine()
