@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from engine import api
 from midstream import protocol
 from realtime.stream.calls_then import calls_then
 from realtime.stream.context import Context
@@ -39,10 +40,11 @@ class Results:
 
     @property
     def _turn_has_ended(self) -> bool:
-        """Then: of one that is amended the model writes on, and a text may open another call."""
+        """Then: of one that is amended, or goes on, the model writes on, and a text may open another call."""
+        if self._goes_on or any(_is_text(asked.frame) for asked in self._commands):
+            return False
         ended = self._tools.turn_has_ended and not self._commands.goes_back
-        ended = ended or (self._pausing.ends_with_results and not self._goes_on)
-        return ended and not any(_is_text(asked.frame) for asked in self._commands)
+        return ended or self._pausing.ends_with_results
 
     @property
     def _goes_on(self) -> bool:
@@ -99,8 +101,10 @@ class Results:
             asked.is_due |= asked.hangs_on is not None
 
     def go_on_with_call(self) -> None:
-        """One was amended: where it waits for results the model closes it first."""
-        if self._pausing.ends_with_results:
+        """One was amended: where it waits for results the model closes it first. Once: the next might come
+        when it has, and waits again."""
+        is_let = any(isinstance(asked.command, api.Resume) and asked.is_made for asked in self._commands)
+        if self._pausing.ends_with_results and not is_let:
             self._pausing.go_on_by_itself()
 
 

@@ -701,6 +701,8 @@ class Stream:
             if not self.reads_injected:
                 self._later.make()
             self._commands.send_more()
+        if not (self.reads_injected or self.concluded):
+            self._results.put_in_behind_text()
         if self.output.spans is not None:
             self._close_reasoning()
         if not self.reads_injected:
@@ -756,7 +758,7 @@ class Stream:
         held = end_is_held and bool(self._tools.missing) and not (withheld or ends)
         if held or (end_is_held and self._stands_behind_end(news)):
             self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
-        if held and self._pausing.reason is None:  # before what commands did: they came behind that token
+        if held and not self._pausing.holds:  # before what commands did: they came behind that token
             self._pausing.pause("tool_call", len(self.output), now)
             self._check_transition()
         is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let
@@ -800,8 +802,6 @@ class Stream:
         elif finish is not None:
             self._finish(finish, now)
             return [self._cancelling.command] if self._cancelling.command else []
-        else:
-            self._results.put_in_behind_text()
         return []
 
     def _stands_behind_end(self, news: api.News) -> bool:

@@ -347,6 +347,41 @@ def test_and_goes_in_behind_it_where_that_opens_none() -> None:
     assert kinds(one.take())[-3:] == ["Injected", "Injected", "Resumed"]
 
 
+@pytest.mark.parametrize("last", ["approve", "a refused amend"])
+def test_also_where_what_comes_last_is_answered_by_no_engine(last: str) -> None:
+    """Nothing more came of that, so it waited for ever."""
+    one, (find,) = called(FIND)
+    texted(one, "So.")
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    approve = protocol.Approve(request_id="a", call_id=find)
+    amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+    one.stream.steer_call(approve if last == "approve" else amend, 0, one.now)
+    one.answer(api.Appended(one.index, 3), api.Appended(one.index, 0))
+    assert one.stream.num_waiting == 2
+    assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
+
+
+@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("asked", ["resume", "amend"])
+def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
+    """Whether or not what has it do so has its answer, or is made: it went into the middle of its turn."""
+    one, (find, stop) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    if asked == "amend":
+        amend = protocol.Amend(request_id="a", call_id=stop, arguments={"q": 1})
+        one.stream.steer_call(amend, 0, one.now)
+    else:
+        one.steer(protocol.Resume(request_id="a"))
+    if answered:
+        changes = [api.Resumed(one.index)] if asked == "resume" else []
+        one.answer(api.Adjusted(one.index), *changes)
+    one.steer(in_tokens(one.stream.inject_of(result(find if asked == "amend" else stop))))
+    if not answered:
+        one.answer(api.Adjusted(one.index))
+    assert one.commands[-1] == api.Append(7, [])
+
+
 def test_results_are_told_once_more_where_the_calls_that_they_waited_for_are_taken_back() -> None:
     one, (find, _) = called(FIND, STOP)
     put_in(one, one.stream.inject_of(result(find)))
@@ -383,6 +418,24 @@ def test_where_all_calls_are_taken_back_it_goes_on_though_what_it_was_to_go_on_b
     assert one.commands[-1:] == [api.Append(7, [5])]
     one.answer(api.Refused(0, reason="grammar"))
     assert one.commands[-1:] == [api.Resume(7)]
+
+
+@pytest.mark.parametrize("then", ["amend", "resume"])
+def test_behind_an_amended_call_it_goes_on_once(then: str) -> None:
+    """A second resume came when the model had closed the call, and it went on without its result."""
+    one, (stop,) = called(STOP)
+    amends = [protocol.Amend(request_id="a", call_id=stop, arguments={"q": q}) for q in (1, 2)]
+    one.stream.steer_call(amends[0], 0, one.now)
+    if then == "amend":
+        one.stream.steer_call(amends[1], 0, one.now)
+        one.answer(api.Appended(one.index, 7))
+        one.answer(api.Appended(one.index, 2), api.Resumed(one.index))
+    else:
+        one.steer(protocol.Resume(request_id="a"))
+        one.answer(api.Appended(one.index, 7), api.Resumed(one.index))
+    assert sum(isinstance(command, api.Resume) for command in one.commands) == 1
+    assert one.stream.num_waiting == 0
+    assert one.stream.paused is None
 
 
 def test_and_not_before_the_turn_has_ended_of_which_they_are() -> None:
@@ -638,6 +691,21 @@ def test_memory_of_one_that_is_about_to_go_on_is_not_released() -> None:
     one.stream.release_kv(0)
     assert one.commands == told
     assert not one.stream.released
+
+
+def test_a_past_that_waits_where_its_engine_has_just_come_waits_for_results() -> None:
+    """It computes nothing there, so nobody told that the engine was there: what was told never went in."""
+    past = Past(tokens=[*STOP.encode(), toy_model.EOS], call_ids=["c"])
+    asked: dict[str, Any] = ASKED | {"past": past, "on_tool_call": "pause"}
+    start, params = protocol.Start(request_id="a", **asked), lone().stream.context.params
+    *_, context = begun(start, [1], params, None, MODEL, [])
+    one = LoneStream(model=MODEL, credit=Credit(limit=2000), asked=asked, context=context)
+    one.lose_engine()
+    one.new_engine("another")
+    one.answer(finish=HELD)
+    assert one.stream.paused == "tool_call"
+    put_in(one, one.stream.inject_of(result("c")))
+    assert kinds(one.take())[-2:] == ["Injected", "Resumed"]
 
 
 def test_memory_that_is_gone_with_its_engine_is_not_released_for_which_another_would_be_needed() -> None:
