@@ -46,9 +46,6 @@ class LaterCommands:
         left = MADE_A_TURN
         while left and (asked := self._commands.to_make) is not None:
             left = 0 if isinstance(asked.frame, protocol.Amend) else left - 1
-            if asked.command is not None:  # what it hung on has taken effect
-                self._commands.make(asked.command)
-                return
             try:
                 if isinstance(asked.frame, protocol.Amend):
                     self._commands.make(self._amend(asked.frame))

@@ -47,9 +47,6 @@ class PendingCommand(Struct):
     owe: Owe | None = None  # whoever steers, and pays for it
     verdict: Verdict | None = None  # of a guard, whose doing it is
     silent: bool = False  # nobody is told that it took effect
-    hangs_on: PendingCommand | None = None  # which may be refused: it waits for that, and is nothing then
-    was_paused: bool = False  # by its client, whom it has go on
-    is_due: bool = False  # it would go on by itself, were this not asked for
 
     @property
     def kind(self) -> str:
@@ -65,9 +62,10 @@ class PendingCommand(Struct):
         return self.frame is not None and not self.preliminary
 
     @property
-    def is_made(self) -> bool:
-        """Whether the engine may hear of it."""
-        return self.command is not None and self.hangs_on is None
+    def resumes(self) -> bool:
+        """Whether the stream is to go on, by this or behind it, if it is paused."""
+        asks = isinstance(self.frame, protocol.Inject) and self.frame.resume
+        return asks or isinstance(self.command, api.Resume)
 
     @property
     def goes_back(self) -> bool:
@@ -130,7 +128,7 @@ class PendingCommands:
         what stands then."""
         at = len(self.waiting)
         if pending.verdict is not None or pending.silent:
-            at = next((at for at, before in enumerate(self.waiting) if not before.is_made), at)
+            at = next((at for at, before in enumerate(self.waiting) if before.command is None), at)
         self.waiting.insert(at, pending)
         self._count(pending)
         self.send_more()
@@ -139,28 +137,19 @@ class PendingCommands:
     def to_make(self) -> PendingCommand | None:
         """The first, where it is no command yet."""
         pending = self.waiting
-        return pending[0] if pending and not pending[0].is_made else None
+        return pending[0] if pending and pending[0].command is None else None
 
     def make(self, command: api.AnyCommand) -> None:
         """The first comes to this."""
         first = self.waiting[0]
         self._count(first, -1)
-        first.command, first.hangs_on = command, None
+        first.command = command
         self._count(first)
         self.send_more()
 
     def refused(self, pending: PendingCommand) -> None:
         """It comes to nothing: what its text was made counts all the same."""
         self.in_vain += _tokens_of_text(pending)
-
-    def drop_hanging_on(self, refused: PendingCommand) -> PendingCommand | None:
-        """Returns what hung on it, if anything did."""
-        for at, pending in enumerate(self.waiting):
-            if pending.hangs_on is refused:
-                self._count(self.waiting.pop(at), -1)
-                self.send_more()
-                return pending
-        return None
 
     def drop_first(self) -> None:
         """It came to no command."""
@@ -176,7 +165,7 @@ class PendingCommands:
             goes_with_the_last = self.under_way > 0 and self.waiting[self.under_way - 1].preliminary
             if self.under_way >= most and not goes_with_the_last:
                 break
-            if pending.command is None or pending.hangs_on is not None:
+            if pending.command is None:
                 break
             self.send(pending.command)
             self.under_way += 1
@@ -232,8 +221,8 @@ class PendingCommands:
 
     @property
     def resumes(self) -> bool:
-        """Whether it is to go on, if it is paused."""
-        return any(isinstance(one.command, api.Resume) for one in self.waiting)
+        """Whether the stream is to go on, if it is paused."""
+        return any(one.resumes for one in self.waiting)
 
     @property
     def releases(self) -> bool:

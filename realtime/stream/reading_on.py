@@ -25,7 +25,6 @@ class RestOfNews(Struct, eq=False):
     held: bool  # whether the stream waits for results there
     # Whether what was decoded before will be void, or the stream was steered behind an end that is held.
     withheld: bool
-    is_let: bool  # whether its engine was asked to go on behind an end that is held, and does
     now: float
 
 

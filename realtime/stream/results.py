@@ -1,12 +1,11 @@
-"""The results of calls on their way into one stream: which are missing, when they are put in, and what goes
-on behind them. All is judged as it will be when what was asked has taken effect. It knows commands, and no
-listener; which results wait for which, `tool_loop.py` knows."""
+"""The results of calls on their way into one stream: which are missing, and when they are put in. All is
+judged as it will be when what was asked has taken effect. It knows commands, and no listener; which wait for
+which is known to `tool_loop.py`."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from engine import api
 from midstream import protocol
 from realtime.stream.calls_then import calls_then
 from realtime.stream.context import Context
@@ -51,8 +50,6 @@ class Results:
         amends = any(isinstance(asked.frame, protocol.Amend) for asked in self._commands)
         return amends or self._commands.resumes
 
-    # -- in --------------------------------------------------------------------------------------
-
     def inject_of(self, result: protocol.ToolResult) -> ResultInject:
         """What it puts into the stream, if nothing has come between when it is taken in."""
         return ResultInject(
@@ -75,37 +72,15 @@ class Results:
         return self._tools.take_left(self._tools.missing)
 
     def put_in_due(self) -> None:
-        """The turn has ended: results that came before go in."""
-        due = self._tools.take_due(self._missing)
+        """Results that waited for the end of the turn, or for what a text before them might open."""
+        is_due = self._tools.has_due and self._turn_has_ended
+        due = self._tools.take_due(self._missing) if is_due else None
         if due is None:
             return
         put_in = append_for(self._number, due, offers_tools=self._context.offers_tools)
         self._commands.request(PendingCommand(put_in, replace(due, ref=None), 0))
-        if not self._pausing.asked:
-            self._pausing.go_on_by_itself()
-
-    def put_in_behind_text(self) -> None:
-        """A text for which they waited stands, which may have opened another call."""
-        if self._tools.has_due and self._pausing.waits_for_results and not self._commands.waiting:
-            self.put_in_due()
-
-    # -- and on ----------------------------------------------------------------------------------
-
-    def go_on_behind(self) -> None:
-        """Also where it began to wait when they were on their way, and nobody knew that it would."""
-        if self._tools.missing or not self._pausing.ends_with_results:
-            return
-        if not self._commands.resumes:
-            self._pausing.go_on_by_itself()
-        for asked in self._commands:
-            asked.is_due |= asked.hangs_on is not None
-
-    def go_on_with_call(self) -> None:
-        """One was amended: where it waits for results the model closes it first. Once: the next might come
-        when it has, and waits again."""
-        is_let = any(isinstance(asked.command, api.Resume) and asked.is_made for asked in self._commands)
-        if self._pausing.ends_with_results and not is_let:
-            self._pausing.go_on_by_itself()
+        if self._pausing.ends_with_results and self._context.surely_takes(put_in):
+            self._pausing.go_on_at_once()
 
 
 def _is_text(frame: object) -> bool:

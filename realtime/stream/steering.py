@@ -57,7 +57,6 @@ class Steering:
     ) -> bool:
         """Returns whether it is to be made a command yet, of what stands then. Raises Refusal."""
         params = self._checked_params(frame)
-        was_paused = self._pausing.asked
         if isinstance(frame, ResultInject):
             frame = self._results.take(frame)
         before = self._requested_params
@@ -84,7 +83,9 @@ class Steering:
                 )
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
-            self._go_on_behind_injection(step, was_paused)
+            put_in = commands[-1]
+            if isinstance(put_in, api.Append) and self._context.surely_takes(put_in):
+                self._pausing.go_on_at_once()
         return None in commands
 
     def _checked_params(self, frame: SteeringFrame) -> Params | None:
@@ -100,18 +101,14 @@ class Steering:
         """What is so from now on, whenever it takes effect."""
         match frame:
             case protocol.Pause(kv=kv):
-                self._pausing.ask()
                 self._pausing.released |= kv == "release"
             case protocol.Resume():
-                self._pausing.ask_to_go_on()
                 if self._pausing.reason == "guard":
                     self._guarding.let_through()
             case protocol.Adjust():
                 assert params is not None
                 self._requested_params = params
                 self._grants.expect(params.reasoning_tokens)
-            case protocol.Inject(resume=True):
-                self._pausing.ask_to_go_on()
 
     def _hold_for(self, frame: SteeringFrame, *, reasons_otherwise: bool) -> None:
         """What takes it back, or asks for less reasoning, is answered before more is decoded: only then it is
@@ -133,23 +130,3 @@ class Steering:
             offers_tools=self._context.offers_tools,
             hold_at_eos=self._hold_at_eos,
         )
-
-    def _go_on_behind_injection(self, step: int, was_paused: bool) -> None:
-        """Which was asked for last. At once, unless its engine may refuse it: then nothing has changed."""
-        put_in = self._commands.waiting[-1]
-        fits = isinstance(put_in.command, api.Append) and (
-            put_in.command.grammar_anew or not self._context.has_grammar
-        )
-        is_sure = fits and self._commands.waiting[0] is put_in
-        resume = PendingCommand(api.Resume(self._number), None, step, was_paused=was_paused)
-        resume.hangs_on = None if is_sure else put_in
-        self._commands.request(resume)
-
-    def stay(self, refused: PendingCommand) -> None:
-        """As it was before it was to go on behind what is refused, unless that was asked for again since."""
-        dropped = self._commands.drop_hanging_on(refused)
-        if dropped is not None and dropped.was_paused and not self._commands.resumes:
-            self._pausing.ask()
-        if dropped is not None and dropped.is_due:
-            self._results.go_on_behind()
-        self._pausing.go_on_if_listened(refused.step)

@@ -169,8 +169,7 @@ class Stream:
             self._guarding,
             self._told,
             self._tools,
-            self._results,
-            self._steering,
+            self._pausing,
         )
         self._conclusion: End | None = None  # how it ended, while tokens wait for credit
         self._checked_state: State = "queued"
@@ -471,7 +470,7 @@ class Stream:
     @once_read
     def release_kv(self, step: int) -> None:
         """It waits for results for longer than its memory is to be held, if there is any."""
-        waits = self._pausing.waits_for_results and not self._commands.resumes
+        waits = self.paused == "tool_call" and not self._commands.resumes
         if waits and self._commands.engine is not None:
             self._commands.request(PendingCommand(api.Pause(self.number, True), None, step))
             self._pausing.released = True
@@ -527,9 +526,8 @@ class Stream:
         self._tools.leave()
         if self.terms.on_disconnect == "cancel":
             self.abandon(now, step)
-        elif self.terms.on_disconnect == "pause" and self._pausing.may_be_detached and not self.concluded:
-            self._pausing.detached = True
-            self._commands.request(PendingCommand(api.Pause(self.number), None, step))
+        elif self.terms.on_disconnect == "pause" and not self.concluded:
+            self._pausing.leave(step)
 
     @once_read
     def abandon(self, now: float, step: int) -> None:
@@ -570,7 +568,8 @@ class Stream:
         )
         self.outbox.replay([*missed, attached])
         if not self.concluded:  # nobody keeps what an end is told
-            self._pausing.come_back(step)
+            self._pausing.come_back()
+            self._settle()
         self._update_memory()
 
     def _pending_refs(self) -> list[str]:
@@ -599,7 +598,7 @@ class Stream:
                 credit=self.credit.granted,
                 priority=self.terms.priority,
                 owner=self.owner,
-                paused=self._pausing.holds or self.context.had_stopped,  # nothing is sampled behind that
+                paused=self._pausing.rests or self.context.had_stopped,  # nothing is sampled behind that
                 hold_at_eos=self._tools.holds_at_eos,
                 yields=yields,
                 keep=keep,
@@ -640,11 +639,8 @@ class Stream:
 
     def tell_loading(self, eta_ms: int | None) -> None:
         """It is to go on, and its model is loaded for it."""
-        if self._commands.resumes and self._pausing.holds and self.outbox.paused != "loading":
-            paused = protocol.Paused(
-                request_id=self.request_id, index=len(self.output), reason="loading", eta_ms=eta_ms
-            )
-            self.outbox.put(paused)
+        if self._commands.resumes and self._pausing.holds:
+            self._pausing.tell_loading(eta_ms)
 
     def lose_engine(self, now: float, *, lacked_credit: bool | None = None) -> None:
         """The engine is gone, and what it knew of this stream with it. Another will have it anew.
@@ -701,8 +697,7 @@ class Stream:
             if not self.reads_injected:
                 self._later.make()
             self._commands.send_more()
-        if not (self.reads_injected or self.concluded):
-            self._results.put_in_behind_text()
+        self._settle()
         if self.output.spans is not None:
             self._close_reasoning()
         if not self.reads_injected:
@@ -711,6 +706,15 @@ class Stream:
             self._reading_on.tell_now()
         self._update_memory()
         return effective
+
+    def _settle(self) -> None:
+        """Once all that was asked is answered, and read, it is clear what follows from that by itself."""
+        if self._commands.waiting or self.reads_injected or self.concluded or self._cancelling.asked:
+            return
+        self._results.put_in_due()
+        if not self._commands.waiting:
+            self._pausing.settle()
+            self._check_transition()
 
     @property
     def reads_injected(self) -> bool:
@@ -758,13 +762,14 @@ class Stream:
         held = end_is_held and bool(self._tools.missing) and not (withheld or ends)
         if held or (end_is_held and self._stands_behind_end(news)):
             self._told.take_back(len(self.output) - 1, by_guard=False)  # the end token: the turn is open yet
-        if held and not self._pausing.holds:  # before what commands did: they came behind that token
-            self._pausing.pause("tool_call", len(self.output), now)
+        if end_is_held:
+            self._pausing.rests = True
+        if held:  # before what commands did: they came behind that token
+            self._pausing.await_results(now)
             self._check_transition()
         is_void = withheld or (end_is_held and steered)  # the engine goes on from there, once it is let
-        is_let = any(isinstance(change, api.Resumed) for change in news.changes)
         changes = () if ends else news.changes  # overtaken by the end, as where the engine does not hold it
-        self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, is_let, now)
+        self._reading_on.rest = RestOfNews(deque(changes), news.finish, held, is_void, now)
 
     def _ends_at_held_end(self, now: float) -> bool:
         """Whether nobody has it go on from there: it had stopped there, or no result is missing, and no guard
@@ -794,15 +799,14 @@ class Stream:
     def _receive_end(self, rest: RestOfNews) -> list[PendingCommand]:
         """Of its turn, or its own. Returns the command that it answers."""
         finish, now = rest.finish, rest.now
-        if rest.held:
-            self._results.put_in_due()
-            self._results.go_on_behind()  # which came in the very step in which the turn ended
-        elif finish is not None and self._is_void(finish, withheld=rest.withheld):
-            self._go_on_behind(finish, now, self._most_before(finish), is_let=rest.is_let)
-        elif finish is not None:
-            self._finish(finish, now)
-            return [self._cancelling.command] if self._cancelling.command else []
-        return []
+        if finish is None or rest.held:
+            return []
+        if self._is_void(finish, withheld=rest.withheld):
+            if not finish.held:  # else it is let go on
+                self._go_on_before(now, self._most_before(finish))
+            return []
+        self._finish(finish, now)
+        return [self._cancelling.command] if self._cancelling.command else []
 
     def _stands_behind_end(self, news: api.News) -> bool:
         """Whether something is to stand where the end token was taken in: what was put there in that step, or
@@ -946,7 +950,7 @@ class Stream:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
         verdicts = [] if self._cancelling.asked else self.context.judge_end()
         if finish is not None and verdicts and verdicts[-1].do in ("rewind", "pause"):
-            self._go_on_behind(finish, now, len(self.output) - 1)
+            self._go_on_before(now, len(self.output) - 1)
         self._act(verdicts, now)
         return bool(verdicts) and verdicts[-1].do != "tell"
 
@@ -964,15 +968,8 @@ class Stream:
             most = min(most - (len(self.context) >= self.model.context), longest - 1)
         return most
 
-    def _go_on_behind(self, finish: api.Finish, now: float, most: int, *, is_let: bool = False) -> None:
-        """The engine has come to an end that will be void: it goes on before, with so much output at most.
-        `is_let`: it does, where it was held. Twice it is let by nobody: it may be held again by then."""
-        if finish.held:
-            asked = [pending.command for pending in self._commands if pending.hangs_on is None]
-            is_let |= any(isinstance(command, api.Pause | api.Resume) for command in asked)
-            if not (is_let or self._pausing.holds):  # by what came in the same step
-                self._commands.request(PendingCommand(api.Resume(self.number), None, 0, silent=True))
-            return
+    def _go_on_before(self, now: float, most: int) -> None:
+        """The engine has come to an end that will be void: it goes on before, with so much output at most."""
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
             self._finish(api.Finish("cancelled"), now)
             return

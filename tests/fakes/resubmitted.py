@@ -24,7 +24,7 @@ def check_engines(server: SimulatedServer) -> int:
             credit=stream.credit.granted,
             priority=0,
             owner=stream.owner,
-            paused=stream._pausing.holds,
+            paused=stream._pausing.rests,
             hold_at_eos=stream._tools.holds_at_eos,
             yields=False,
             keep=None,
@@ -47,9 +47,20 @@ def _standing(server: SimulatedServer) -> Iterator[tuple[Stream, Engine]]:
         if not engine.heard_all or (server.size.overlap and not engine.at_rest):
             continue
         if not stream._commands.waiting:
+            _check_paused(stream)
             yield stream, engine.engine
         else:
             assert not engine.at_rest, f"nothing is under way, and stream {stream.request_id} waits"
+
+
+def _check_paused(stream: Stream) -> None:
+    """With nothing under way it rests where something holds it, and there alone, and is told so."""
+    pausing = stream._pausing
+    if not stream.reads_injected and not stream._cancelling.asked:
+        assert pausing.rests == bool(pausing.grounds), f"{stream.request_id}: {pausing.grounds}"
+        assert not pausing.rests or pausing.reason in pausing.grounds, (
+            f"{stream.request_id}: {pausing.reason}"
+        )
 
 
 def _seen_of(sequence: Sequence) -> dict[str, Any]:

@@ -390,7 +390,7 @@ def seen_of(stream: Stream) -> dict[str, Any]:
         "results": {call_id: (one.content, one.error) for call_id, one in tools._results.items()},
         "due": due and ([message.tool_call_id for message in due.messages or ()], due.tokens, due.resume),
         "turn has ended": tools.turn_has_ended,
-        "asked": (pausing.asked, pausing.detached),
+        "held by": (pausing.grounds, pausing.rests, pausing.left),
         "usage": stream.counts.usage(),
         "tokens": list(stream.output.tokens),
         "text": stream.output.text(len(stream.output), flushed=stream.concluded),

@@ -508,8 +508,10 @@ def test_a_turn_that_ended_meanwhile_is_open_again() -> None:
     one.write(STOP)
     one.stream.receive_news(api.News(7, index=one.index, tokens=[toy_model.EOS], finish=HELD), one.now)
     told = act(one)
-    assert one.commands == [api.Truncate(7, told.index, ord("}")), api.Resume(7)]
-    one.answer(api.Truncated(told.index), api.Resumed(told.index))
+    assert one.commands == [api.Truncate(7, told.index, ord("}"))]
+    one.answer(api.Truncated(told.index))
+    assert one.commands[-1] == api.Resume(7)
+    one.answer(api.Resumed(told.index))
     assert kinds(one.take()) == ["Rewound"]
     assert one.stream.state != "paused"
     one.write('"why": "so"}}</tool_call>')
@@ -535,8 +537,10 @@ def test_what_came_behind_an_end_that_is_held_takes_effect_where_a_guard_has_it_
     assert one.stream.context.params.temperature == (0.5 if do in ("rewind", "pause") else 1.0)
     if do == "rewind":
         assert kinds(told) == ["Guarded", "Adjusted"]
-        assert one.commands == [api.Truncate(7, 0, ord("S")), api.Resume(7)]
-        one.answer(api.Truncated(0), api.Resumed(0))
+        assert one.commands == [api.Truncate(7, 0, ord("S"))]
+        one.answer(api.Truncated(0))
+        assert one.commands[-1] == api.Resume(7)
+        one.answer(api.Resumed(0))
         assert kinds(one.take()) == ["Rewound"]
         assert one.stream.context.acts.bans == [(0, ord("S"))]
     elif do == "pause":

@@ -429,7 +429,8 @@ def test_behind_an_amended_call_it_goes_on_once(then: str) -> None:
     if then == "amend":
         one.stream.steer_call(amends[1], 0, one.now)
         one.answer(api.Appended(one.index, 7))
-        one.answer(api.Appended(one.index, 2), api.Resumed(one.index))
+        one.answer(api.Appended(one.index, 2))
+        one.answer(api.Resumed(one.index))
     else:
         one.steer(protocol.Resume(request_id="a"))
         one.answer(api.Appended(one.index, 7), api.Resumed(one.index))

@@ -176,15 +176,26 @@ def test_what_is_to_go_on_behind_an_injection_that_is_refused_stays_paused(at: i
 
 
 @pytest.mark.parametrize("at", [None, 1])
-def test_it_goes_on_once_the_injection_stands_and_before_what_was_asked_behind_it(at: int | None) -> None:
+def test_it_goes_on_once_the_injection_stands(at: int | None) -> None:
+    lone = paused(grammar=GRAMMAR)
+    lone.steer(going_on(at=at))
+    assert len(lone.commands) == 1
+    lone.answer(api.Appended(2, 1))
+    assert lone.commands[1:] == [api.Resume(7)]
+    lone.answer(api.Resumed(2))
+    assert kinds(lone.take())[-2:] == ["Injected", "Resumed"]
+
+
+@pytest.mark.parametrize("at", [None, 1])
+def test_and_not_where_it_was_paused_behind_that(at: int | None) -> None:
     lone = paused(grammar=GRAMMAR)
     lone.steer(going_on(at=at))
     lone.steer(protocol.Pause(request_id="a", ref="later"))
-    assert len(lone.commands) == 1
     lone.answer(api.Appended(2, 1))
-    assert lone.commands[1:] == [api.Resume(7), api.Pause(7)]
-    lone.answer(api.Resumed(2), api.Paused(2))
-    assert kinds(lone.take())[-3:] == ["Injected", "Resumed", "Paused"]
+    lone.answer(api.Paused(2))
+    assert api.Resume(7) not in lone.commands
+    assert kinds(lone.take())[-2:] == ["Injected", "Paused"]
+    assert lone.stream.paused == "client"
 
 
 def test_what_was_asked_behind_an_injection_that_is_refused_is_asked_all_the_same() -> None:
