@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from midstream import protocol
-from midstream.protocol import Credit, Grammar, Params, Past, ToolResult
+from midstream.protocol import Credit, Params, Past, ToolResult
 from realtime.hub.models import KnownModel, LoadState, Models
 from realtime.hub.serving import LOST_A_TURN, REFUSED
 from realtime.tenants.allowance import EVERYTHING, Allowance
@@ -215,17 +215,18 @@ def test_a_paused_streams_model_may_go_and_come_back(whole: str) -> None:
 async def test_who_is_not_to_go_on_after_all_is_told_again_what_it_is_paused_for() -> None:
     """It was said to be loading for ever."""
     cold = Cold()
-    cold.send(start("a", params=Params(grammar=Grammar(regex="[a-z]+")), credit=PLENTY))
-    await settled()
+    cold.send(start("a", params=SHORT, credit=PLENTY))
     ticks(cold.server, 8)
     cold.send(protocol.Pause(request_id="a"))
     ticks(cold.server, 2)
     cold.keeper.goes()
-    cold.send(protocol.Inject(request_id="a", ref="i", tokens=list(b"!"), resume=True))
+    half = [5] * (SIZE.kv_tokens // 2)
+    cold.send(protocol.Inject(request_id="a", ref="one", tokens=half))
+    cold.send(protocol.Inject(request_id="a", ref="both", tokens=half, resume=True))
     await settled()
     cold.keeper.comes()
     ticks(cold.server)
-    assert [one.ref for one in cold.listener.heard if isinstance(one, protocol.Error)] == ["i"]
+    assert [one.ref for one in cold.listener.heard if isinstance(one, protocol.Error)] == ["both"]
     assert cold.pauses == [("client", None), ("loading", 1500), ("client", None)]
     assert cold.told(protocol.Resumed) == []
 
