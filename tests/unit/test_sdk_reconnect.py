@@ -829,6 +829,25 @@ async def test_frames_asked_for_meanwhile_wait_for_their_stream(
 # -- streams that do not come back ---------------------------------------------------------------------
 
 
+async def test_what_a_snapshot_stands_for_is_unknown_though_it_is_counted_right_behind_what_had_come(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    """As one is by a server that has the stream from another. What somebody else has put in meanwhile can not
+    be said again."""
+    stream, peer, frame = await come_back(server, client, peer)
+    await pong(peer)
+    peer.seqs["r"] = 1
+    told = replace(snapshot("r", 0, ""), injected_tokens=3, answered=[], epoch=1)
+    await peer.send(told)
+    await peer.send(Attached(request_id="r", ref=frame.ref, epoch=1))
+    await asyncio.gather(client.ping(), pong(peer))
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await peer.send(error("unknown_request", "r", (await peer.receive(Attach)).ref))
+    with pytest.raises(midstream.ConnectionLost):
+        await stream.next()
+
+
 @pytest.mark.parametrize("code", ["unknown_request", "request_expired"])
 async def test_a_forgotten_stream_fails_alone(
     server: FakeServer, client: midstream.Client, peer: Peer, code: str

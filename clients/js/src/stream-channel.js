@@ -95,7 +95,8 @@ export class Channel {
     const missed = event.type === "snapshot" && event.seq !== this.core.seq + 1;
     if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
-    if (event.type === "snapshot" && missed) {
+    // Of what a fork begins with nothing is told that was answered. Another server's may be counted right behind what has come.
+    if (event.type === "snapshot" && (missed || event.answered)) {
       this.past?.miss(event);
       this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
     }

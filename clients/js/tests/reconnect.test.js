@@ -445,6 +445,16 @@ test("a stream that the server has lost fails alone, and says so", async (t) => 
   assert.equal(next.sent.at(-1).type, "start", "its name is free");
 });
 
+test("what a snapshot stands for is unknown though it is counted right behind what had come", async (t) => {
+  const { socket, stream } = await running(t); // as by a server that has it from another: somebody else has put something in
+  const next = await cutAndReconnect(socket);
+  next.receive(snapshot(1, { index: 0, text: "", injected_tokens: 3, answered: [], epoch: 1 }));
+  sendAttached(next);
+  const last = await cutAndReconnect(next, "s3");
+  sendError(last, { ...UNKNOWN, request_id: "r", ref: last.sent.at(-1).ref });
+  await assert.rejects(stream.next(), { name: "ConnectionLost" });
+});
+
 test("a stream that another client took over fails alone, by its own error", async (t) => {
   const { client, socket, stream } = await running(t);
   sendError(socket, { status: 409, code: "request_taken", request_id: "r", message: "attach to have it back" });

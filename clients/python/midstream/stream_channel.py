@@ -116,9 +116,11 @@ class Channel:
             self._recorder.sent_again(results)
 
     def receive(self, event: StreamEvent) -> None:
-        missed = event.seq != self.core.seq + 1  # else it is what a fork begins with
+        missed = event.seq != self.core.seq + 1
         if self.core.receive(event):
-            if isinstance(event, Snapshot) and missed:
+            # Of what a fork begins with nothing is told that was answered. Another server's snapshot may be
+            # counted right behind what has come.
+            if isinstance(event, Snapshot) and (missed or event.answered is not None):
                 self.answers_lost = event.answered is None or len(event.answered) >= MAX_ANSWERED
                 self.past.miss(event)
             self.past.receive(event, self.core.spans.calls)
