@@ -92,7 +92,8 @@ export class Session {
   /** @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
     const limit = core.extendCredit();
-    if (limit !== null && this.#channels.get(requestId)?.open) {
+    const channel = this.#channels.get(requestId);
+    if (limit !== null && channel?.open && channel.core === core) {
       this.#connection.send({ type: "credit", request_id: requestId, limit });
     }
     return core.take();

@@ -456,10 +456,16 @@ test("what a snapshot stands for is unknown though it is counted right behind wh
 });
 
 test("a stream that another client took over fails alone, by its own error", async (t) => {
-  const { client, socket, stream } = await running(t);
+  const { client, socket, stream } = await running(t, { window: 2 });
+  for (const [seq, delta] of ["a", "b"].entries()) socket.receive({ ...token(seq, delta), seq: seq + 1 });
   sendError(socket, { status: 409, code: "request_taken", request_id: "r", message: "attach to have it back" });
+  const taking = client.attach("r");
+  sendAttached(socket);
+  await taking;
+  const sent = socket.sent.length;
+  for (const text of ["a", "b"]) assert.equal((await stream.next())?.text, text);
   await assert.rejects(stream.next(), { code: "request_taken", requestId: "r" });
-  assert.equal(client.state, "open");
+  assert.deepEqual([client.state, socket.sent.length], ["open", sent], "whoever has its name is granted nothing by it");
 });
 
 // -- frames -----------------------------------------------------------------------------------------------

@@ -190,11 +190,16 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
   await assert.rejects(pausing, { name: "ConnectionLost", requestId: "r", message: /forgotten/ });
   await assert.rejects(stream.next(), { name: "ConnectionLost", requestId: "r" });
   assert.equal(client.state, "open");
-  const taking = client.attach("other", { after: 0, had: { text: "x", index: 1 } });
-  await eventually(() => gone.sent.at(-1).request_id === "other");
-  gone.receive({ ...token(1, "y"), request_id: "other", seq: 1 });
-  sendAttached(gone, [], "other");
-  assert.deepEqual([(await (await taking).next())?.text, (await taking).text], ["y", "xy"]);
+  const pinging = client.ping(); // whatever the page and the worker still had to say of it has been said then
+  await eventually(() => gone.sent.at(-1).type === "ping");
+  gone.receive({ type: "pong", ref: gone.sent.at(-1).ref });
+  await pinging;
+  const attached = gone.sent.length;
+  const taking = client.attach("r", { after: 0, had: { text: "x", index: 1 } });
+  await eventually(() => gone.sent[attached]?.request_id === "r");
+  gone.receive({ ...token(1, "y"), seq: 1 });
+  gone.receive({ type: "attached", request_id: "r", ref: gone.sent[attached].ref });
+  assert.deepEqual([(await (await taking).next({ timeout: 5000 }))?.text, (await taking).text], ["y", "xy"]);
 });
 
 test("a page that stops asking stops the engine, though the worker reads on", async (t) => {
