@@ -75,6 +75,11 @@ export class Channel {
     signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
+  /** Whether a server is to hear of it. Of what was given up only one that may have it: anywhere else whoever has its name is somebody else. */
+  get wanted() {
+    return this.said > 0 || !this.abandoned;
+  }
+
   /** @returns {Chunk | null} */
   pull() {
     return this.#session.pull(this.requestId, this.core);

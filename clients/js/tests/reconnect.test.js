@@ -209,6 +209,17 @@ test("a start that a server refuses as it goes is said to the next", async (t) =
   assert.equal((await starting).model, "m");
 });
 
+test("so is an attach", async (t) => {
+  const { client, socket } = await connected(t);
+  const taking = client.attach("r");
+  sendError(socket, { ...DRAINING, request_id: "r", ref: socket.sent[0].ref });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive(started());
+  sendAttached(next);
+  assert.equal((await taking).model, "m");
+});
+
 test("it waits for streams that are still there", async (t) => {
   const { client, socket, stream } = await running(t);
   const starting = client.start({ prompt: "Hi", request_id: "next" });
@@ -408,22 +419,25 @@ test("a fork of one that no server has taken is asked for", async (t) => {
   await assert.rejects(forking, { code: "unknown_request" });
 });
 
-test("a start that nobody wants any more is not tried on", async (t) => {
-  const { client, socket } = await connected(t);
-  const abort = new AbortController();
-  const starting = client.start({ prompt: "Hi", request_id: "r", signal: abort.signal });
-  const next = await cutAndReconnect(socket);
-  const why = { code: "overloaded", request_id: "r", ref: socket.sent[0].ref, retryable: true };
-  sendError(next, why);
-  abort.abort();
-  await assert.rejects(starting, { name: "AbortError" });
-  const starts = () => next.sent.filter(({ type }) => type === "start");
-  await eventually(() => {
-    client.start({ prompt: "Hi", request_id: "r" }).catch(() => {}); // refused here, while the other has its name
-    return starts().length > 1;
+for (const code of ["draining", "overloaded"]) {
+  test(`a start that nobody wants any more is cancelled where it may have begun, whatever the next server says: ${code}`, async (t) => {
+    const { client, socket } = await connected(t);
+    const abort = new AbortController();
+    const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "left", signal: abort.signal }));
+    const next = await cutAndReconnect(socket);
+    abort.abort();
+    await starting;
+    const [, start, cancel] = next.sent;
+    sendError(next, { ...DRAINING, code, request_id: "left", ref: start.ref });
+    sendError(next, { ...UNKNOWN, request_id: "left", ref: cancel.ref });
+    const last = code === "draining" ? await nextSocket(next) : next;
+    if (last !== next) last.receive({ ...READY, session_id: "s3" });
+    await eventually(() => last.sent.some(({ type }) => type === "attach"));
+    sendAttached(last, [], "left");
+    const { type, request_id } = last.sent.at(-1);
+    assert.deepEqual([type, request_id, asked(last).length], ["cancel", "left", last === next ? 1 : 0]);
   });
-  assert.notEqual(starts()[1].ref, why.ref, "the other is gone, and was not sent again");
-});
+}
 
 test("a stream that the server has lost fails alone, and says so", async (t) => {
   const { client, socket, stream } = await running(t);

@@ -202,6 +202,26 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
   assert.deepEqual([(await (await taking).next({ timeout: 5000 }))?.text, (await taking).text], ["y", "xy"]);
 });
 
+test("what the page has given up before it began is not asked for elsewhere", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  const abort = new AbortController();
+  const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "r", signal: abort.signal }));
+  await eventually(() => socket.sent.length);
+  abort.abort();
+  await starting;
+  await eventually(() => socket.sent.length === 2);
+  const refused = { request_id: "r", retryable: true };
+  for (const [code, { ref }] of /** @type {const} */ ([["draining", socket.sent[0]], ["unknown_request", socket.sent[1]]])) sendError(socket, { ...refused, code, ref });
+  const next = await cutAndReconnect(socket);
+  assert.deepEqual(next.sent.map(({ type }) => type), ["replace"]);
+});
+
 test("a page that stops asking stops the engine, though the worker reads on", async (t) => {
   const worker = thread(t);
   const client = await connectWorker(worker, server.url);
