@@ -80,6 +80,7 @@ export class Recorder {
     if (frame.type === "pause" && frame.kv) line.kv = frame.kv;
     if (frame.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
+      for (const { tool_call_id = "" } of messages ?? []) this.#results.delete(tool_call_id); // those calls have a result now
       Object.assign(line, { text, messages, tokens, grammar });
     }
     const puts = "count" in answer && answer.count > 0;

@@ -119,6 +119,15 @@ test("a result that waited and is told again elsewhere stands where it goes in",
   assert.deepEqual([...told.results], [["a", { index: 5, length: 4 }]]);
 });
 
+test("a result that waited is nowhere once a message answers its call", () => {
+  const told = new Told();
+  const result = (/** @type {string} */ call_id) => /** @type {const} */ ({ type: "tool_result", request_id: "r", call_id, content: "mild" });
+  told.answered(result("a"), /** @type {any} */ (injected(1, 5, 0, "1")), 4);
+  told.answered({ type: "inject", request_id: "r", messages: [{ role: "tool", tool_call_id: "a", content: "hot" }] }, /** @type {any} */ (injected(2, 5, 9, "2")), 4);
+  told.answered(result("b"), /** @type {any} */ (injected(3, 5, 9, "3")), 4);
+  assert.deepEqual([...told.results.keys()], ["b"]);
+});
+
 test("a result that somebody else has told is no trouble", async (t) => {
   const { run, socket } = await calling(t, {});
   const [{ ref }] = await frames(socket, "tool_result", 1);

@@ -264,6 +264,8 @@ class StreamRecorder:
         if not isinstance(frame, protocol.Inject):
             self._lose(ELSEWHERE)
             return
+        for message in frame.messages or ():  # its call has a result now, and none that waits is put in
+            self._results.pop(message.tool_call_id or "", None)
         self._write(
             record_format.Inject(
                 stream=self._number,

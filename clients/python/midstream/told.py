@@ -44,7 +44,9 @@ class Told:
             return
         place = Place(event.index, text_length)
         if isinstance(frame, Inject):
-            self.turns.append((place, frame.messages or []))
+            messages = frame.messages or []
+            self._waiting -= {message.tool_call_id for message in messages}  # those calls have a result now
+            self.turns.append((place, messages))
             return
         if frame is not None:
             self._waiting.add(frame.call_id)
