@@ -63,6 +63,11 @@ export class Past {
     if (["inject", "amend", "tool_result"].includes(frame.type)) this.#sent.set(ref, frame);
   }
 
+  /** @param {string} ref */
+  refused(ref) {
+    this.#sent.delete(ref);
+  }
+
   /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
   receive(event, calls) {
     switch (event.type) {

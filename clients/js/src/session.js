@@ -104,7 +104,9 @@ export class Session {
     if (this.#lost) throw this.#lost;
     if (frame.type === "cancel") this.#giveUp(frame.request_id);
     const pending = this.#pending.add(frame, onanswer);
-    this.#channels.get(pending.requestId)?.past?.sent(pending.ref, frame);
+    const past = this.#channels.get(pending.requestId)?.past;
+    past?.sent(pending.ref, frame);
+    pending.answered.catch(() => past?.refused(pending.ref)); // nothing more is heard of it
     if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
     return pending.answered;
   }

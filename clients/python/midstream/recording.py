@@ -124,6 +124,9 @@ class StreamRecorder:
     def sent(self, frame: Frame) -> None:
         self._frames.append(frame)
 
+    def refused(self, frame: Frame) -> None:
+        self._frames = [one for one in self._frames if one is not frame]
+
     def sent_again(self, results: list[protocol.ToolResult]) -> None:
         """Before all that has no answer."""
         self._frames[:0] = results

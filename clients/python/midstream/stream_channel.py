@@ -105,7 +105,14 @@ class Channel:
         self.said = self.said or int(self._session.connected)
         if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
             self.core.told.sent(frame)
-        return await self._session.request(frame, answer)
+        try:
+            return await self._session.request(frame, answer)
+        except MidstreamError:  # nothing more is heard of it
+            self.past.refused(frame)
+            self.core.told.refused(frame)
+            if self._recorder is not None:
+                self._recorder.refused(frame)
+            raise
 
     def sent_again(self, results: list[ToolResult]) -> None:
         """Those that waited, where the stream goes on elsewhere."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from midstream.protocol import Inject, Injected, Message, ToolResult
+from midstream.protocol import Frame, Inject, Injected, Message, ToolResult
 
 
 class Place(Struct, frozen=True, order=True):
@@ -34,6 +34,9 @@ class Told:
 
     def sent(self, frame: ToolResult | Inject) -> None:
         self._sent.append(frame)
+
+    def refused(self, frame: Frame) -> None:
+        self._sent = [one for one in self._sent if one is not frame]
 
     def receive(self, event: Injected, text_length: int) -> None:
         """Where it answers nobody, it is of results that waited for the end of a turn."""
