@@ -165,9 +165,14 @@ export class Past {
   }
 }
 
-/** As the server tells it to the model. @param {Call} call @param {ToolResultFrame} result */
+/** As the server tells it to the model, to the letter. @param {Call} call @param {ToolResultFrame} result */
 function message({ name, call_id: tool_call_id }, { content, error }) {
-  return { role: "tool", content: content ?? JSON.stringify({ error }), name, tool_call_id };
+  return { role: "tool", content: content ?? `{"error": ${asciiJson(error)}}`, name, tool_call_id };
+}
+
+/** As Python's `json.dumps` has it. @param {string | undefined} text */
+function asciiJson(text) {
+  return JSON.stringify(text).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** @param {Params} one @param {Params} other */
