@@ -390,6 +390,13 @@ test("a result that is told again elsewhere is one", () => {
   assert.deepEqual(kinds(recorder), ["tool_result", "tool_result"]);
 });
 
+test("an answer that a snapshot tells of leaves all lines as they are: another server counts events anew", () => {
+  const recorder = recorded({ ...of, seq: 1, type: "paused", index: 0, reason: "client" });
+  recorder.answered({ type: "inject", request_id: "r", text: " But" }, { ...injected(0, 1, "1"), seq: 1 });
+  receive(recorder, snapshot(2, { index: 0, text: "", answered: [] }));
+  assert.deepEqual(kinds(recorder), ["pause", "lost"]);
+});
+
 test("an amendment in which nothing differs is none", () => {
   const recorder = calling("x");
   const answer = injected(2, 0, "1");
