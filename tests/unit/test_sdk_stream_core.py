@@ -512,6 +512,17 @@ def test_a_result_that_waited_is_nowhere_once_a_message_answers_its_call() -> No
     assert core.told.results == {"y": Place(5, 0)}
 
 
+def test_what_was_told_behind_the_output_that_a_snapshot_has_stands_no_more() -> None:
+    """A rewind went before it, which nobody has heard."""
+    core = called()
+    core.told.sent(ToolResult(request_id="a", call_id="x", content="mild", ref="1"))
+    core.receive(Injected(request_id="a", seq=7, index=5, count=9, ref="1"))
+    core.told.sent(Inject(request_id="a", messages=[Message(role="user", content="And?")], ref="2"))
+    core.receive(Injected(request_id="a", seq=8, index=5, count=9, ref="2"))
+    core.receive(snapshot(10, 1, ""))
+    assert (core.told.results, core.told.turns) == ({}, [])
+
+
 def test_a_snapshot_has_all_of_them() -> None:
     core = StreamCore()
     core.receive(
