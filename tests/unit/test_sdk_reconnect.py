@@ -489,7 +489,7 @@ async def test_what_is_held_once_more_is_held_as_long_again(
     server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another server that goes away refuses it, when it has begun elsewhere and comes back."""
-    over = timed(monkeypatch, client._session._refuse)
+    over = timed(monkeypatch, client._session._give_up)
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await refuse_start(peer)
     peer = await reconnected(server, "s1")
@@ -506,11 +506,23 @@ async def test_what_is_held_once_more_is_held_as_long_again(
     assert await stream.next()
 
 
+async def test_what_had_begun_and_is_held_in_vain_is_lost_and_not_refused(
+    server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = timed(monkeypatch, client._session._give_up)
+    stream, peer, frame = await come_back(server, client, peer)
+    await peer.send(error("draining", "r", frame.ref))
+    await reconnected(server, "s1", "s2")
+    over[0]()
+    with pytest.raises(midstream.ConnectionLost):
+        await stream.next()
+
+
 async def test_what_was_refused_at_last_is_not_tried_on(
     server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would begin, and nobody knows it any more."""
-    over, tries = timed(monkeypatch, client._session._refuse), timed(monkeypatch, client._session._retry)
+    over, tries = timed(monkeypatch, client._session._give_up), timed(monkeypatch, client._session._retry)
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await refuse_start(peer)
     peer = await reconnected(server, "s1")
