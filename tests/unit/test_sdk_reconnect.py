@@ -631,7 +631,7 @@ async def test_nor_does_what_the_next_has_refused_too(
     await attach(peer, 0)
     start = await peer.receive(Start)
     await pong(peer)
-    await peer.send(error(code, "next", start.ref))
+    await peer.send(replace(error(code, "next", start.ref), retry_after_ms=30_000))
     await asyncio.gather(client.ping(), pong(peer))
     starting.cancel()
     await asyncio.wait([starting])

@@ -91,7 +91,10 @@ export class Past {
    */
   receiveMissed(frame, answer, core) {
     const at = frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
-    if (at !== undefined) this.#rewind(at, core.spans.calls);
+    if (at !== undefined) {
+      this.#rewind(at, core.spans.calls);
+      core.rewindTold(at);
+    }
     if (frame.type === "adjust" && answer.type === "adjusted") {
       core.params = { ...core.params, ...frame.params };
       this.receive({ ...answer, params: core.params }, core.spans.calls);

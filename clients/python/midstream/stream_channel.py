@@ -141,6 +141,7 @@ class Channel:
         match frame:
             case Adjust(at=int() as at) | Inject(at=int() as at) | Rewind(to=at):
                 self.past.rewind(at, core.spans.calls)
+                core.rewind_told(at)
         if isinstance(answer, Adjusted) and isinstance(frame, Adjust):
             answer = replace(answer, params=core.adjusted(frame.params))
         if isinstance(answer, StreamEvent):

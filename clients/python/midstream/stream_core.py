@@ -273,6 +273,11 @@ class StreamCore:
         """What the client has said stands there."""
         self.told.receive(event, self._length)
 
+    def rewind_told(self, index: int) -> None:
+        """Of what the client has said nothing stands behind there."""
+        calls = [call.call_id for call in self.spans.calls if call.end is not None and call.end <= index]
+        self.told.rewind(index, calls)
+
     def _receive_beside(self, event: StreamEvent) -> None:
         if isinstance(event, Injected) and event.reason is None:
             self.receive_told(event)
@@ -320,7 +325,7 @@ class StreamCore:
             )
             raise ProtocolError(f"rewound to {place}, where it never stood")
         self.spans.rewind(event)
-        self._rewind_told(event.index)
+        self.rewind_told(event.index)
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index
@@ -334,10 +339,6 @@ class StreamCore:
         )
         self._chunks = deque(unread for unread in cut if unread.chunk.count or unread.chunk.text)
 
-    def _rewind_told(self, index: int) -> None:
-        """Nothing of what the client has said stands behind the output."""
-        self.told.rewind(index, [call.call_id for call in self.spans.calls if call.whole])
-
     def _receive_snapshot(self, event: Snapshot) -> None:
         """The whole output anew. What was taken of it before is not given out again, if it still stands."""
         if not 0 <= event.index <= MAX_INDEX:
@@ -346,7 +347,7 @@ class StreamCore:
             raise ProtocolError(f"it stands at token {event.index}, and {len(event.tokens)} tokens are told")
         self._receive_started(event)
         self.spans.receive_snapshot(event)
-        self._rewind_told(event.index)
+        self.rewind_told(event.index)
         self.pause_reason, self.epoch = event.paused, event.epoch
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):
