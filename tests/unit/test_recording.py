@@ -229,6 +229,20 @@ def test_a_result_that_waited_is_none_of_a_call_that_is_written_anew() -> None:
     ]
 
 
+def test_a_result_that_waited_is_none_once_a_message_answers_its_call() -> None:
+    recorded = Recorded()
+    recorded.receive(*called("x", "y"))
+    answer = Message(role="tool", tool_call_id="x", content="hot")
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="x", content="mild", ref="1"))
+    recorded.sent(protocol.Inject(request_id="r", messages=[answer], ref="2"))
+    recorded.sent(protocol.ToolResult(request_id="r", call_id="y", content="mild", ref="3"))
+    recorded.receive(injected(0, "1"), injected(9, "2"), injected(9, "3"))
+    assert recorded.behind_the_start == [
+        Inject(stream=1, index=2, messages=[answer]),
+        ToolResult(stream=1, index=2, call=1, content="mild"),
+    ]
+
+
 def test_a_result_that_is_told_again_elsewhere_is_one() -> None:
     recorded = Recorded()
     recorded.receive(*called("x", "y"))

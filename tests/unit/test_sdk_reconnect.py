@@ -489,7 +489,7 @@ async def test_what_is_held_once_more_is_held_as_long_again(
     server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another server that goes away refuses it, when it has begun elsewhere and comes back."""
-    over = timed(monkeypatch, client._session._refuse)
+    over = timed(monkeypatch, client._session._give_up)
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await refuse_start(peer)
     peer = await reconnected(server, "s1")
@@ -506,11 +506,23 @@ async def test_what_is_held_once_more_is_held_as_long_again(
     assert await stream.next()
 
 
+async def test_what_had_begun_and_is_held_in_vain_is_lost_and_not_refused(
+    server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = timed(monkeypatch, client._session._give_up)
+    stream, peer, frame = await come_back(server, client, peer)
+    await peer.send(error("draining", "r", frame.ref))
+    await reconnected(server, "s1", "s2")
+    over[0]()
+    with pytest.raises(midstream.ConnectionLost):
+        await stream.next()
+
+
 async def test_what_was_refused_at_last_is_not_tried_on(
     server: FakeServer, client: midstream.Client, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would begin, and nobody knows it any more."""
-    over, tries = timed(monkeypatch, client._session._refuse), timed(monkeypatch, client._session._retry)
+    over, tries = timed(monkeypatch, client._session._give_up), timed(monkeypatch, client._session._retry)
     starting = asyncio.create_task(client.start(prompt="Hi", request_id="r"))
     await refuse_start(peer)
     peer = await reconnected(server, "s1")
@@ -619,7 +631,7 @@ async def test_nor_does_what_the_next_has_refused_too(
     await attach(peer, 0)
     start = await peer.receive(Start)
     await pong(peer)
-    await peer.send(error(code, "next", start.ref))
+    await peer.send(replace(error(code, "next", start.ref), retry_after_ms=30_000))
     await asyncio.gather(client.ping(), pong(peer))
     starting.cancel()
     await asyncio.wait([starting])
@@ -827,6 +839,25 @@ async def test_frames_asked_for_meanwhile_wait_for_their_stream(
 
 
 # -- streams that do not come back ---------------------------------------------------------------------
+
+
+async def test_what_a_snapshot_stands_for_is_unknown_though_it_is_counted_right_behind_what_had_come(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    """As one is by a server that has the stream from another. What somebody else has put in meanwhile can not
+    be said again."""
+    stream, peer, frame = await come_back(server, client, peer)
+    await pong(peer)
+    peer.seqs["r"] = 1
+    told = replace(snapshot("r", 0, ""), injected_tokens=3, answered=[], epoch=1)
+    await peer.send(told)
+    await peer.send(Attached(request_id="r", ref=frame.ref, epoch=1))
+    await asyncio.gather(client.ping(), pong(peer))
+    cut(peer)
+    peer = await reconnected(server, "s2")
+    await peer.send(error("unknown_request", "r", (await peer.receive(Attach)).ref))
+    with pytest.raises(midstream.ConnectionLost):
+        await stream.next()
 
 
 @pytest.mark.parametrize("code", ["unknown_request", "request_expired"])

@@ -19,7 +19,9 @@ from midstream.protocol import (
     Approved,
     Credit,
     Final,
+    Inject,
     Injected,
+    Message,
     Params,
     Paused,
     PauseReason,
@@ -494,6 +496,31 @@ def test_a_result_that_waited_is_told_no_more_once_its_call_is_written_anew() ->
     assert "x" in core.told
     core.receive(Rewound(request_id="a", seq=8, index=4, text_length=0, reasoning_length=4, tool_calls=1))
     assert "x" not in core.told
+
+
+def test_a_result_that_waited_is_nowhere_once_a_message_answers_its_call() -> None:
+    core = called()
+    answer = Message(role="tool", tool_call_id="x", content="hot")
+    frames: list[ToolResult | Inject] = [
+        ToolResult(request_id="a", call_id="x", content="mild", ref="1"),
+        Inject(request_id="a", messages=[answer], ref="2"),
+        ToolResult(request_id="a", call_id="y", content="mild", ref="3"),
+    ]
+    for seq, frame in enumerate(frames, 7):
+        core.told.sent(frame)
+        core.receive(Injected(request_id="a", seq=seq, index=5, count=9 * (seq > 7), ref=frame.ref))
+    assert core.told.results == {"y": Place(5, 0)}
+
+
+def test_what_was_told_behind_the_output_that_a_snapshot_has_stands_no_more() -> None:
+    """A rewind went before it, which nobody has heard."""
+    core = called()
+    core.told.sent(ToolResult(request_id="a", call_id="x", content="mild", ref="1"))
+    core.receive(Injected(request_id="a", seq=7, index=5, count=9, ref="1"))
+    core.told.sent(Inject(request_id="a", messages=[Message(role="user", content="And?")], ref="2"))
+    core.receive(Injected(request_id="a", seq=8, index=5, count=9, ref="2"))
+    core.receive(snapshot(10, 1, ""))
+    assert (core.told.results, core.told.turns) == ({}, [])
 
 
 def test_a_snapshot_has_all_of_them() -> None:

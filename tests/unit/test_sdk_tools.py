@@ -352,6 +352,49 @@ async def test_what_came_of_a_tool_is_told_where_another_result_by_hand_is_refus
         assert await reading == ""
 
 
+async def test_a_result_that_was_taken_back_while_nobody_listened_is_told_again() -> None:
+    """A snapshot stands for the rewind, and tells what was answered; the model has written on since."""
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        agent = midstream.Agent(tools=[weather_anywhere])
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await peer.send(protocol.Token(request_id=name, index=0, count=2, delta=""))
+        await say_that_it_called(peer, name)
+        first = await peer.receive(protocol.ToolResult)
+        await peer.send(protocol.Injected(request_id=name, index=2, count=9, ref=first.ref))
+        rewinding = asyncio.create_task(run.stream.rewind(1))
+        asked = await peer.receive(protocol.Rewind)
+        peer.socket.transport.abort()
+        peer = await server.peer()
+        await peer.receive(protocol.Replace)
+        attaching = await peer.receive(protocol.Attach)
+        peer.seqs[name] = attaching.after + 1
+        told = protocol.SnapshotCall(index=0, call_id="a", name="weather_anywhere", arguments="{}", end=0)
+        back = protocol.Rewound(
+            request_id=name, ref=asked.ref, index=1, text_length=0, tool_calls=1, arguments_length=2
+        )
+        snapshot = protocol.Snapshot(
+            request_id=name,
+            index=3,
+            text="",
+            model="toy",
+            prompt_tokens=3,
+            params=protocol.Params(),
+            tool_calls=[told],
+            answered=[back],
+        )
+        await peer.send(snapshot)
+        await peer.send(protocol.Attached(request_id=name, ref=attaching.ref))
+        assert await rewinding == 1
+        await peer.receive(protocol.Ping)
+        again = await peer.receive(protocol.ToolResult)
+        assert replace(again, ref=None) == replace(first, ref=None)
+        await peer.send(final(name, 3, "stop"))
+        assert await reading == ""
+
+
 async def test_a_result_that_is_taken_back_as_soon_as_it_was_heard_is_told_again() -> None:
     """Both come in one go, before whoever told it knows that it was heard."""
     async with FakeServer() as server, midstream.connect(server.url) as client:

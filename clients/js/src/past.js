@@ -63,6 +63,11 @@ export class Past {
     if (["inject", "amend", "tool_result"].includes(frame.type)) this.#sent.set(ref, frame);
   }
 
+  /** @param {string} ref */
+  refused(ref) {
+    this.#sent.delete(ref);
+  }
+
   /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
   receive(event, calls) {
     switch (event.type) {
@@ -86,7 +91,10 @@ export class Past {
    */
   receiveMissed(frame, answer, core) {
     const at = frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
-    if (at !== undefined) this.#rewind(at, core.spans.calls);
+    if (at !== undefined) {
+      this.#rewind(at, core.spans.calls);
+      core.rewindTold(at);
+    }
     if (frame.type === "adjust" && answer.type === "adjusted") {
       core.params = { ...core.params, ...frame.params };
       this.receive({ ...answer, params: core.params }, core.spans.calls);
@@ -160,9 +168,14 @@ export class Past {
   }
 }
 
-/** As the server tells it to the model. @param {Call} call @param {ToolResultFrame} result */
+/** As the server tells it to the model, to the letter. @param {Call} call @param {ToolResultFrame} result */
 function message({ name, call_id: tool_call_id }, { content, error }) {
-  return { role: "tool", content: content ?? JSON.stringify({ error }), name, tool_call_id };
+  return { role: "tool", content: content ?? `{"error": ${asciiJson(error)}}`, name, tool_call_id };
+}
+
+/** As Python's `json.dumps` has it. @param {string | undefined} text */
+function asciiJson(text) {
+  return JSON.stringify(text).replace(/[^ -~]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
 }
 
 /** @param {Params} one @param {Params} other */

@@ -118,6 +118,6 @@ export class PendingFrames {
 }
 
 /** @param {RequestFrame} frame */
-function opens({ type }) {
+export function opens({ type }) {
   return type === "start" || type === "attach";
 }

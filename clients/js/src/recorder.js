@@ -20,8 +20,8 @@ const ELSEWHERE = "another connection injected something here";
 export class Recorder {
   /** @type {Line[]} */ #lines = [];
   /**
-   * Lines whose content only the frame has that they answer, by the event's `seq`, and the calls that stood then.
-   * @type {Map<number, {line: any, calls: string[]}>}
+   * Lines whose content only the frame has that they answer, by the frame's `ref`, and the calls that stood then.
+   * @type {Map<string, {line: any, calls: string[]}>}
    */
   #answers = new Map();
   /** @type {string[]} those that stand */ #calls = [];
@@ -74,12 +74,15 @@ export class Recorder {
 
   /** What was asked took effect. @param {RequestFrame} frame @param {Answer} answer */
   answered(frame, answer) {
-    const { line, calls = [] } = ("seq" in answer && this.#answers.get(answer.seq)) || {};
+    const { ref = "" } = answer;
+    const { line, calls = [] } = this.#answers.get(ref) ?? {}; // none where a snapshot alone has told of it
     if (!line) return;
+    this.#answers.delete(ref);
     if (frame.type === "adjust") line.params = inTheServersWords(frame.params, answer);
     if (frame.type === "pause" && frame.kv) line.kv = frame.kv;
     if (frame.type === "inject") {
       const { text, messages, tokens, grammar } = frame;
+      for (const { tool_call_id = "" } of messages ?? []) this.#results.delete(tool_call_id); // those calls have a result now
       Object.assign(line, { text, messages, tokens, grammar });
     }
     const puts = "count" in answer && answer.count > 0;
@@ -112,12 +115,12 @@ export class Recorder {
       case "adjusted": {
         const about = this.#guardActs.pending; // what that acts upon was sampled without
         const lines = about && about.index <= event.index ? this.#behindAct : this.#lines;
-        return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.seq, lines);
+        return this.#add({ type: "adjust", stream, index: event.index, params: event.params }, event.ref, lines);
       }
       case "injected":
         if (event.reason) return;
         if (event.ref ? this.#again.includes(event.ref) : this.#results.size) return void (event.count && this.#putIn(event.index));
-        return this.#add({ type: "inject", stream, index: event.index }, event.seq);
+        return this.#add({ type: "inject", stream, index: event.index }, event.ref);
       case "tool_call": return void this.#calls.push(event.call_id);
       case "tool_call_done": return void this.#ends.set(event.call_id, event.end);
       case "rewound":
@@ -127,10 +130,10 @@ export class Recorder {
           if (!this.#calls.includes(call) || Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
         }
         if (act || (this.#guardActs.pending && !event.ref)) return;
-        return this.#add({ type: "rewind", stream, index: event.index }, event.seq);
+        return this.#add({ type: "rewind", stream, index: event.index }, event.ref);
       case "paused":
         this.#paused = event.reason;
-        if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.seq);
+        if (event.reason === "client") this.#add({ type: "pause", stream, index: event.index }, event.ref);
         if (event.reason === "tool_call") this.#lines.push({ type: "waits", stream, index: event.index });
         return;
       case "restarted": return this.#receiveRestarted(event);
@@ -214,10 +217,10 @@ export class Recorder {
     this.#results.clear();
   }
 
-  /** @param {Line} line @param {number} seq @param {Line[]} [lines] */
-  #add(line, seq, lines = this.#lines) {
+  /** @param {Line} line @param {string | undefined} ref @param {Line[]} [lines] */
+  #add(line, ref, lines = this.#lines) {
     lines.push(line);
-    this.#answers.set(seq, { line, calls: [...this.#calls] });
+    if (ref) this.#answers.set(ref, { line, calls: [...this.#calls] });
   }
 
   /** @param {string} why */

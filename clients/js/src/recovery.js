@@ -4,6 +4,7 @@
  * @module
  * @import { PendingFrame } from "./pending-frames.js"
  * @import { Limits, OpeningFrame, RequestFrame } from "./protocol.js"
+ * @import { Channel } from "./stream-channel.js"
  */
 
 import { Backoff } from "./backoff.js";
@@ -23,10 +24,11 @@ export function openingFrame(frame, reconnectMs, { max_grace_ms = MAX_GRACE_MS }
 }
 
 /**
- * A start is sent again as it was; an attach asks for what came after event `seq`.
- * @param {PendingFrame} pending @param {{seq: number, epoch: number}} last @param {number} reconnectMs
+ * A start is sent again as it was; an attach asks for what came after event `seq`. What nobody wants any more is not started.
+ * @param {PendingFrame} pending @param {Pick<Channel, "requestId" | "core" | "abandoned">} channel @param {number} reconnectMs
  */
-export function reopeningFrame(pending, { seq, epoch }, reconnectMs) {
+export function reopeningFrame(pending, { requestId, core: { seq, epoch }, abandoned }, reconnectMs) {
+  if (abandoned) pending.frame = { type: "attach", request_id: requestId, after: seq };
   if (pending.frame.type === "attach") {
     pending.frame.after = seq;
     if (epoch) pending.frame.epoch = epoch;

@@ -21,7 +21,7 @@ import { notTheSame, requestFinished, streamLost } from "./errors.js";
 import { parseEvent } from "./event-parser.js";
 import { Past } from "./past.js";
 import { randomId } from "./options.js";
-import { PendingFrames } from "./pending-frames.js";
+import { PendingFrames, opens } from "./pending-frames.js";
 import { mayAnswer } from "./protocol.js";
 import { Reconnecting } from "./reconnecting.js";
 import { openingFrame, reopeningFrame, resendDecision } from "./recovery.js";
@@ -92,7 +92,8 @@ export class Session {
   /** @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
     const limit = core.extendCredit();
-    if (limit !== null && this.#channels.get(requestId)?.open) {
+    const channel = this.#channels.get(requestId);
+    if (limit !== null && channel?.open && channel.core === core) {
       this.#connection.send({ type: "credit", request_id: requestId, limit });
     }
     return core.take();
@@ -101,17 +102,21 @@ export class Session {
   /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {Promise<Answer>} */
   async request(frame, onanswer) {
     if (this.#lost) throw this.#lost;
-    if (frame.type === "cancel") this.#forgetUnsaid(frame.request_id);
+    if (frame.type === "cancel") this.#giveUp(frame.request_id);
     const pending = this.#pending.add(frame, onanswer);
-    this.#channels.get(pending.requestId)?.past?.sent(pending.ref, frame);
+    const past = this.#channels.get(pending.requestId)?.past;
+    past?.sent(pending.ref, frame);
+    pending.answered.catch(() => past?.refused(pending.ref)); // nothing more is heard of it
     if (this.#channels.get(pending.requestId)?.open ?? this.#connection.transport) this.#send(pending);
     return pending.answered;
   }
 
-  /** What no server has heard of is none's to cancel. @param {string} requestId */
-  #forgetUnsaid(requestId) {
+  /** What no server has heard of is none's to cancel; and nobody has what has not begun. @param {string} requestId */
+  #giveUp(requestId) {
     const channel = this.#channels.get(requestId);
-    if (!channel || channel.said) return;
+    if (!channel) return;
+    channel.abandoned ||= channel.core.model === null;
+    if (channel.said) return;
     const why = requestFinished("it was cancelled before it was asked for", requestId);
     this.#fail(channel, why);
     throw why;
@@ -201,7 +206,7 @@ export class Session {
     const pending = this.#pending.get(event.ref);
     const taken = event.code === "request_taken" ? this.#channels.get(event.request_id) : null;
     if (taken) this.#fail(taken, fromEvent(event));
-    else if (pending?.frame.type === "start" && event.code === "draining" && this.#reconnectMs) this.#hold(pending, event);
+    else if (pending && opens(pending.frame) && event.code === "draining" && this.#reconnectMs) this.#hold(pending, event);
     else if (pending?.backoff && event.retryable) this.#sendLater(pending, pending.backoff, event);
     // If nothing is pending, it is of a grant that crossed the stream's end, or a word before the server closes.
     else this.#pending.reject(event.ref, fromEvent(event));
@@ -210,19 +215,16 @@ export class Session {
   // -- a server that goes away ----------------------------------------------------------------------------
 
   /**
-   * It starts nothing new: the start waits for the next connection, as long as one would be sought.
+   * It takes nothing new: the stream waits for the next connection, as long as one would be sought.
    * @param {PendingFrame} pending @param {ErrorEvent} why
    */
   #hold(pending, why) {
     this.draining = true;
     const channel = this.#channels.get(pending.requestId);
-    if (channel?.abandoned) {
-      this.#fail(channel, fromEvent(why)); // its cancel is refused with it: the next server would start what nobody stops
-      return this.#leaveIfIdle();
-    }
     if (channel) {
       channel.open = false;
       channel.said--; // whoever has its name there is somebody else
+      if (!channel.wanted) this.#fail(channel, fromEvent(why));
     }
     pending.held ??= setTimeout(() => this.#pending.reject(pending.ref, fromEvent(why)), this.#reconnectMs);
     pending.answered.finally(() => clearTimeout(pending.held)).catch(() => {});
@@ -259,7 +261,7 @@ export class Session {
   /** As a stream was to be opened over the last transport, or by attaching to it. @param {Channel} channel */
   #reopening(channel) {
     const pending = this.#pending.opening(channel.requestId);
-    return reopeningFrame(pending ?? this.#attach(channel), channel.core, this.#reconnectMs);
+    return reopeningFrame(pending ?? this.#attach(channel), channel, this.#reconnectMs);
   }
 
   /** @param {Channel} channel */
@@ -375,6 +377,7 @@ export class Session {
       if (decision === "send") this.#send(pending);
       if (decision === "unknown") this.#pending.reject(ref, outcomeUnknown(frame.type, channel.requestId));
     }
+    if (channel.abandoned) this.#connection.send({ type: "cancel", request_id: channel.requestId }); // another server may have refused that
     this.#openForks(channel.requestId);
   }
 
@@ -387,12 +390,13 @@ export class Session {
     if (wait === null) return this.#pending.reject(pending.ref, fromEvent(why));
     const { transport } = this.#connection;
     const channel = this.#channels.get(pending.requestId);
-    if (channel) channel.said--;
+    if (!channel) return;
+    channel.said--;
     const timer = setTimeout(() => {
       if (this.#connection.transport !== transport || this.#pending.get(pending.ref) !== pending) return;
-      if (channel?.abandoned) return this.#pending.reject(pending.ref, fromEvent(why));
-      if (channel) channel.said++;
-      this.#send(pending);
+      if (!channel.wanted) return this.#pending.reject(pending.ref, fromEvent(why));
+      channel.said++;
+      this.#send(reopeningFrame(pending, channel, this.#reconnectMs));
     }, wait);
     pending.answered.finally(() => clearTimeout(timer)).catch(() => {});
   }

@@ -130,7 +130,7 @@ export class StreamCalls {
   /** @param {StreamEvent} event */
   receive(event) {
     const stream = this.#stream;
-    if (event.type === "rewound") this.#takeBack();
+    if (event.type === "rewound" || event.type === "snapshot") this.#takeBack();
     if (event.type === "final") return this.end();
     for (const call of stream.calls) if (this.#waits(call)) this.#ask(call).catch((why) => this.#waits(call) && this.#fail(why));
     this.#tools.follow(this.#due());

@@ -75,6 +75,11 @@ export class Channel {
     signal?.addEventListener("abort", this.#abort, { once: true });
   }
 
+  /** Whether a server is to hear of it. Of what was given up only one that may have it: anywhere else whoever has its name is somebody else. */
+  get wanted() {
+    return this.said > 0 || !this.abandoned;
+  }
+
   /** @returns {Chunk | null} */
   pull() {
     return this.#session.pull(this.requestId, this.core);
@@ -95,7 +100,8 @@ export class Channel {
     const missed = event.type === "snapshot" && event.seq !== this.core.seq + 1;
     if (!this.core.receive(event)) return;
     if (event.type === "final") this.#removeAbortListener();
-    if (event.type === "snapshot" && missed) {
+    // Of what a fork begins with nothing is told that was answered. Another server's may be counted right behind what has come.
+    if (event.type === "snapshot" && (missed || event.answered)) {
       this.past?.miss(event);
       this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
     }

@@ -288,8 +288,7 @@ export class StreamCore {
       throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, where it never stood`);
     }
     this.spans.rewind(event);
-    const whole = this.spans.calls.filter(({ end }) => end !== undefined);
-    this.told.rewind(event.index, whole.map(({ call_id }) => call_id));
+    this.rewindTold(event.index);
     this.text = this.text.slice(0, length);
     this.index = event.index;
     this.#newest = Math.min(this.#newest, event.index);
@@ -299,6 +298,12 @@ export class StreamCore {
     this.#buffered = this.#buffered
       .map(({ start, chunk }) => ({ start, chunk: truncate(chunk, event.index, length - start) }))
       .filter(({ chunk }) => chunk.count || chunk.text);
+  }
+
+  /** Of what the client has said nothing stands behind there. @param {number} index */
+  rewindTold(index) {
+    const whole = this.spans.calls.filter(({ end = Infinity }) => end <= index);
+    this.told.rewind(index, whole.map(({ call_id }) => call_id));
   }
 
   /**
@@ -312,6 +317,7 @@ export class StreamCore {
     }
     this.#receiveStarted(event);
     this.spans.receiveSnapshot(event);
+    this.rewindTold(index);
     this.pauseReason = event.paused ?? null;
     this.epoch = event.epoch ?? 0;
     const taken = this.text.slice(0, this.#consumedLength);

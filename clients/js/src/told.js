@@ -24,7 +24,10 @@ export class Told {
   answered(frame, answer, length) {
     if (answer.type !== "injected") return;
     const place = { index: answer.index, length };
-    if (frame.type === "inject" && frame.messages) this.turns.push({ place, messages: frame.messages });
+    if (frame.type === "inject" && frame.messages) {
+      for (const { tool_call_id = "" } of frame.messages) this.#waiting.delete(tool_call_id); // those calls have a result now
+      this.turns.push({ place, messages: frame.messages });
+    }
     if (frame.type !== "tool_result") return;
     this.#waiting.add(frame.call_id);
     if (answer.count) this.#putIn(place);

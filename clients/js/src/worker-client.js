@@ -129,9 +129,9 @@ class SessionProxy {
     return { channel, started: answered };
   }
 
-  /** One request for the next chunk at a time. @param {string} requestId @param {StreamCore} core */
+  /** One request for the next chunk at a time, and none of a stream that is lost: its name may be another's. @param {string} requestId @param {StreamCore} core */
   pull(requestId, core) {
-    if (core.final || this.#lost) return core.take();
+    if (core.final || this.#channels.get(requestId)?.core !== core) return core.take();
     const chunk = this.#pulls.get(requestId) === "granted" ? core.take() : null;
     if (chunk) {
       this.#pulls.delete(requestId);

@@ -74,6 +74,22 @@ test("a result of which nobody knows whether it was heard is told again as it wa
   assert.deepEqual([again.content, again.error], ["mild", undefined]);
 });
 
+test("a result that was taken back while nobody listened is told again, though the model has written on since", async (t) => {
+  const { run, sent, socket } = await writing(t, {});
+  const { ref } = await sent("tool_result");
+  socket.receive({ ...token(5, "", { count: 2 }), seq: 5 });
+  socket.receive(injected(6, 7, 9, ref));
+  const rewinding = run.stream.rewind(6);
+  const back = /** @type {any} */ ({ ...rewound(6, 0), ref: (await sent("rewind")).ref, tool_calls: 1, arguments_length: 2 });
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(8, { index: 8, text: "", tool_calls: [call], answered: [back] }));
+  sendAttached(next);
+  await rewinding;
+  const again = await eventually(() => next.sent.find(({ type }) => type === "tool_result"));
+  assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
+});
+
 const FOR_NOW = { type: "error", status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 1, request_id: "r" };
 const NO_ROOM = { ...FOR_NOW, status: 400, code: "context_too_long", message: "there is no room", retryable: false };
 
@@ -117,6 +133,15 @@ test("a result that waited and is told again elsewhere stands where it goes in",
   assert.equal(told.results.size, 0, "it waits there, too");
   told.receive(/** @type {any} */ (injected(2, 5, 9, "1")), 4);
   assert.deepEqual([...told.results], [["a", { index: 5, length: 4 }]]);
+});
+
+test("a result that waited is nowhere once a message answers its call", () => {
+  const told = new Told();
+  const result = (/** @type {string} */ call_id) => /** @type {const} */ ({ type: "tool_result", request_id: "r", call_id, content: "mild" });
+  told.answered(result("a"), /** @type {any} */ (injected(1, 5, 0, "1")), 4);
+  told.answered({ type: "inject", request_id: "r", messages: [{ role: "tool", tool_call_id: "a", content: "hot" }] }, /** @type {any} */ (injected(2, 5, 9, "2")), 4);
+  told.answered(result("b"), /** @type {any} */ (injected(3, 5, 9, "3")), 4);
+  assert.deepEqual([...told.results.keys()], ["b"]);
 });
 
 test("a result that somebody else has told is no trouble", async (t) => {

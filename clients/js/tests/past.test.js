@@ -64,6 +64,16 @@ test("a result that waited for others is none once a message answers its call", 
   assert.deepEqual(last.messages.map((/** @type {any} */ { content }) => content), ["new"]);
 });
 
+test("an error is said again to the letter as the server tells it to the model, or it would be another stream", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const call = /** @type {any} */ ({ call_id: "c", name: "find", arguments: "{}", index: 1, end: 3 });
+  past.receive(started({ seed: 1 }), []);
+  past.sent("1", { type: "tool_result", request_id: "a", call_id: "c", error: "n\u00e9 \u{1f600}\u007f\n\"/" });
+  past.receive(/** @type {any} */ ({ type: "injected", request_id: "a", seq: 1, index: 3, count: 9, ref: "1" }), [call]);
+  const put = /** @type {any} */ (past.start(/** @type {any} */ ({ tokens: [7, 8, 9], index: 3, text: "", spans: new Spans() }))?.past?.steering?.at(-1));
+  assert.equal(put.messages[0].content, '{"error": "n\\u00e9 \\ud83d\\ude00\\u007f\\n\\"/"}');
+});
+
 test("its calls have the ids that they had where others were taken back, also those of which a snapshot tells alone", () => {
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
   const spans = new Spans();

@@ -209,6 +209,17 @@ test("a start that a server refuses as it goes is said to the next", async (t) =
   assert.equal((await starting).model, "m");
 });
 
+test("so is an attach", async (t) => {
+  const { client, socket } = await connected(t);
+  const taking = client.attach("r");
+  sendError(socket, { ...DRAINING, request_id: "r", ref: socket.sent[0].ref });
+  const next = await nextSocket(socket);
+  next.receive({ ...READY, session_id: "s2" });
+  next.receive(started());
+  sendAttached(next);
+  assert.equal((await taking).model, "m");
+});
+
 test("it waits for streams that are still there", async (t) => {
   const { client, socket, stream } = await running(t);
   const starting = client.start({ prompt: "Hi", request_id: "next" });
@@ -408,22 +419,25 @@ test("a fork of one that no server has taken is asked for", async (t) => {
   await assert.rejects(forking, { code: "unknown_request" });
 });
 
-test("a start that nobody wants any more is not tried on", async (t) => {
-  const { client, socket } = await connected(t);
-  const abort = new AbortController();
-  const starting = client.start({ prompt: "Hi", request_id: "r", signal: abort.signal });
-  const next = await cutAndReconnect(socket);
-  const why = { code: "overloaded", request_id: "r", ref: socket.sent[0].ref, retryable: true };
-  sendError(next, why);
-  abort.abort();
-  await assert.rejects(starting, { name: "AbortError" });
-  const starts = () => next.sent.filter(({ type }) => type === "start");
-  await eventually(() => {
-    client.start({ prompt: "Hi", request_id: "r" }).catch(() => {}); // refused here, while the other has its name
-    return starts().length > 1;
+for (const code of ["draining", "overloaded"]) {
+  test(`a start that nobody wants any more is cancelled where it may have begun, whatever the next server says: ${code}`, async (t) => {
+    const { client, socket } = await connected(t);
+    const abort = new AbortController();
+    const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "left", signal: abort.signal }));
+    const next = await cutAndReconnect(socket);
+    abort.abort();
+    await starting;
+    const [, start, cancel] = next.sent;
+    sendError(next, { ...DRAINING, code, request_id: "left", ref: start.ref });
+    sendError(next, { ...UNKNOWN, request_id: "left", ref: cancel.ref });
+    const last = code === "draining" ? await nextSocket(next) : next;
+    if (last !== next) last.receive({ ...READY, session_id: "s3" });
+    await eventually(() => last.sent.some(({ type }) => type === "attach"));
+    sendAttached(last, [], "left");
+    const { type, request_id } = last.sent.at(-1);
+    assert.deepEqual([type, request_id, asked(last).length], ["cancel", "left", last === next ? 1 : 0]);
   });
-  assert.notEqual(starts()[1].ref, why.ref, "the other is gone, and was not sent again");
-});
+}
 
 test("a stream that the server has lost fails alone, and says so", async (t) => {
   const { client, socket, stream } = await running(t);
@@ -445,11 +459,27 @@ test("a stream that the server has lost fails alone, and says so", async (t) => 
   assert.equal(next.sent.at(-1).type, "start", "its name is free");
 });
 
+test("what a snapshot stands for is unknown though it is counted right behind what had come", async (t) => {
+  const { socket, stream } = await running(t); // as by a server that has it from another: somebody else has put something in
+  const next = await cutAndReconnect(socket);
+  next.receive(snapshot(1, { index: 0, text: "", injected_tokens: 3, answered: [], epoch: 1 }));
+  sendAttached(next);
+  const last = await cutAndReconnect(next, "s3");
+  sendError(last, { ...UNKNOWN, request_id: "r", ref: last.sent.at(-1).ref });
+  await assert.rejects(stream.next(), { name: "ConnectionLost" });
+});
+
 test("a stream that another client took over fails alone, by its own error", async (t) => {
-  const { client, socket, stream } = await running(t);
+  const { client, socket, stream } = await running(t, { window: 2 });
+  for (const [seq, delta] of ["a", "b"].entries()) socket.receive({ ...token(seq, delta), seq: seq + 1 });
   sendError(socket, { status: 409, code: "request_taken", request_id: "r", message: "attach to have it back" });
+  const taking = client.attach("r");
+  sendAttached(socket);
+  await taking;
+  const sent = socket.sent.length;
+  for (const text of ["a", "b"]) assert.equal((await stream.next())?.text, text);
   await assert.rejects(stream.next(), { code: "request_taken", requestId: "r" });
-  assert.equal(client.state, "open");
+  assert.deepEqual([client.state, socket.sent.length], ["open", sent], "whoever has its name is granted nothing by it");
 });
 
 // -- frames -----------------------------------------------------------------------------------------------

@@ -371,6 +371,16 @@ test("a result that waited is none of a call that is written anew: the server ha
   assert.deepEqual(kinds(recorder), ["rewind", "tool_result"]);
 });
 
+test("a result that waited is none once a message answers its call", () => {
+  const recorder = calling("x", "y");
+  tell(recorder, "x", injected(2, 0, "1"));
+  const instead = { ...injected(2, 9, "2"), seq: 1 };
+  receive(recorder, instead);
+  recorder.answered({ type: "inject", request_id: "r", messages: [{ role: "tool", tool_call_id: "x", content: "hot" }] }, instead);
+  tell(recorder, "y", injected(2, 9, "3"));
+  assert.deepEqual(kinds(recorder), ["inject", "tool_result"]);
+});
+
 test("a result that is told again elsewhere is one", () => {
   const recorder = calling("x", "y");
   tell(recorder, "x", injected(2, 0, "1"));
@@ -378,6 +388,13 @@ test("a result that is told again elsewhere is one", () => {
   receive(recorder, injected(2, 0, "1"));
   tell(recorder, "y", injected(2, 9, "2"));
   assert.deepEqual(kinds(recorder), ["tool_result", "tool_result"]);
+});
+
+test("an answer that a snapshot tells of leaves all lines as they are: another server counts events anew", () => {
+  const recorder = recorded({ ...of, seq: 1, type: "paused", index: 0, reason: "client" });
+  recorder.answered({ type: "inject", request_id: "r", text: " But" }, { ...injected(0, 1, "1"), seq: 1 });
+  receive(recorder, snapshot(2, { index: 0, text: "", answered: [] }));
+  assert.deepEqual(kinds(recorder), ["pause", "lost"]);
 });
 
 test("an amendment in which nothing differs is none", () => {

@@ -373,6 +373,24 @@ test("waiting in short turns keeps nothing of the turns that are over", async ()
   assert.equal((await stream.next())?.text, "a");
 });
 
+test("what is refused is not kept", async () => {
+  const { socket, stream } = await running();
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc");
+  const inject = async () => {
+    const messages = [{ role: "user", content: "And?" }];
+    const injecting = stream.inject({ messages });
+    const { ref } = socket.sent.at(-1);
+    socket.receive({ type: "error", status: 429, code: "rate_limited", message: "later", retryable: true, ref });
+    await assert.rejects(injecting, { code: "rate_limited" });
+    return new WeakRef(messages);
+  };
+  const refused = [await inject(), await inject()];
+  await new Promise((resolve) => setTimeout(resolve));
+  collect();
+  assert.deepEqual(refused.map((messages) => messages.deref()), [undefined, undefined]);
+});
+
 test("a loop that is left while a chunk is under way does not wait for it", async () => {
   const { socket, stream } = await running();
   const chunks = stream[Symbol.asyncIterator]();

@@ -153,6 +153,16 @@ test("a replayed event is passed over", () => {
   assert.equal(core.text, "xxx");
 });
 
+test("what was told behind the output that a snapshot has stands no more: a rewind went before it, which nobody has heard", () => {
+  const core = new StreamCore();
+  core.receive(started());
+  core.receive({ ...token(0, "ab", { count: 2 }), seq: 1 });
+  const put = /** @type {any} */ ({ type: "injected", request_id: "r", seq: 2, index: 2, count: 4 });
+  core.told.answered({ type: "inject", request_id: "r", messages: [{ role: "user", content: "And?" }] }, put, 2);
+  core.receive(snapshot(4, { index: 1, text: "a" }));
+  assert.deepEqual(core.told.turns, []);
+});
+
 test("an end that is told once more is passed over", () => {
   const core = new StreamCore();
   const end = /** @type {any} */ ({ type: "final", request_id: "r", seq: 0, index: 0, finish_reason: "stop" });

@@ -190,11 +190,36 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
   await assert.rejects(pausing, { name: "ConnectionLost", requestId: "r", message: /forgotten/ });
   await assert.rejects(stream.next(), { name: "ConnectionLost", requestId: "r" });
   assert.equal(client.state, "open");
-  const taking = client.attach("other", { after: 0, had: { text: "x", index: 1 } });
-  await eventually(() => gone.sent.at(-1).request_id === "other");
-  gone.receive({ ...token(1, "y"), request_id: "other", seq: 1 });
-  sendAttached(gone, [], "other");
-  assert.deepEqual([(await (await taking).next())?.text, (await taking).text], ["y", "xy"]);
+  const pinging = client.ping(); // whatever the page and the worker still had to say of it has been said then
+  await eventually(() => gone.sent.at(-1).type === "ping");
+  gone.receive({ type: "pong", ref: gone.sent.at(-1).ref });
+  await pinging;
+  const attached = gone.sent.length;
+  const taking = client.attach("r", { after: 0, had: { text: "x", index: 1 } });
+  await eventually(() => gone.sent[attached]?.request_id === "r");
+  gone.receive({ ...token(1, "y"), seq: 1 });
+  gone.receive({ type: "attached", request_id: "r", ref: gone.sent[attached].ref });
+  assert.deepEqual([(await (await taking).next({ timeout: 5000 }))?.text, (await taking).text], ["y", "xy"]);
+});
+
+test("what the page has given up before it began is not asked for elsewhere", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  const abort = new AbortController();
+  const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "r", signal: abort.signal }));
+  await eventually(() => socket.sent.length);
+  abort.abort();
+  await starting;
+  await eventually(() => socket.sent.length === 2);
+  const refused = { request_id: "r", retryable: true };
+  for (const [code, { ref }] of /** @type {const} */ ([["draining", socket.sent[0]], ["unknown_request", socket.sent[1]]])) sendError(socket, { ...refused, code, ref });
+  const next = await cutAndReconnect(socket);
+  assert.deepEqual(next.sent.map(({ type }) => type), ["replace"]);
 });
 
 test("a page that stops asking stops the engine, though the worker reads on", async (t) => {

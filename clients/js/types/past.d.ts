@@ -26,6 +26,8 @@ export class Past {
     start({ tokens, index, text, spans: { reasoning, calls, told } }: StreamCore): Start | null;
     /** @param {string} ref @param {RequestFrame} frame */
     sent(ref: string, frame: RequestFrame): void;
+    /** @param {string} ref */
+    refused(ref: string): void;
     /** The stream's next event; `calls` are those that stand with it. @param {StreamEvent} event @param {Call[]} calls */
     receive(event: StreamEvent, calls: Call[]): void;
     /**

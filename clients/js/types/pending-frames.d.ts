@@ -1,3 +1,5 @@
+/** @param {RequestFrame} frame */
+export function opens({ type }: RequestFrame): boolean;
 /**
  * @typedef {object} PendingFrame A frame that waits for its answer: an event with its ref, or an error.
  * @property {string} ref

@@ -6,13 +6,10 @@
  */
 export function openingFrame(frame: OpeningFrame, reconnectMs: number, { max_grace_ms }: Pick<Limits, "max_grace_ms">): OpeningFrame;
 /**
- * A start is sent again as it was; an attach asks for what came after event `seq`.
- * @param {PendingFrame} pending @param {{seq: number, epoch: number}} last @param {number} reconnectMs
+ * A start is sent again as it was; an attach asks for what came after event `seq`. What nobody wants any more is not started.
+ * @param {PendingFrame} pending @param {Pick<Channel, "requestId" | "core" | "abandoned">} channel @param {number} reconnectMs
  */
-export function reopeningFrame(pending: PendingFrame, { seq, epoch }: {
-    seq: number;
-    epoch: number;
-}, reconnectMs: number): PendingFrame;
+export function reopeningFrame(pending: PendingFrame, { requestId, core: { seq, epoch }, abandoned }: Pick<Channel, "requestId" | "core" | "abandoned">, reconnectMs: number): PendingFrame;
 /**
  * @typedef {object} DeliveryState What is known of a frame that has no answer yet.
  * @property {boolean} sentHere it has been sent over this very connection
@@ -53,4 +50,5 @@ export type DeliveryState = {
 import type { OpeningFrame } from "./protocol.js";
 import type { Limits } from "./protocol.js";
 import type { PendingFrame } from "./pending-frames.js";
+import type { Channel } from "./stream-channel.js";
 import type { RequestFrame } from "./protocol.js";

@@ -44,6 +44,8 @@ export class Channel {
     abandoned: boolean;
     /** How many servers may have heard of it, and have not refused it. */
     said: number;
+    /** Whether a server is to hear of it. Of what was given up only one that may have it: anywhere else whoever has its name is somebody else. */
+    get wanted(): boolean;
     /** @returns {Chunk | null} */
     pull(): Chunk | null;
     /** @param {Steering} frame */

@@ -82,6 +82,8 @@ export class StreamCore {
      * @returns {boolean} whether it was new
      */
     receive(event: StreamEvent): boolean;
+    /** Of what the client has said nothing stands behind there. @param {number} index */
+    rewindTold(index: number): void;
     #private;
 }
 /**

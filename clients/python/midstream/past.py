@@ -92,6 +92,9 @@ class Past:
         if isinstance(frame, Inject | Amend | ToolResult):
             self._sent.append(frame)
 
+    def refused(self, frame: Frame) -> None:
+        self._sent = [one for one in self._sent if one is not frame]
+
     def receive(self, event: StreamEvent, calls: Sequence[Call]) -> None:
         """The stream's next event; `calls` are those that stand with it."""
         match event:

@@ -124,6 +124,9 @@ class StreamRecorder:
     def sent(self, frame: Frame) -> None:
         self._frames.append(frame)
 
+    def refused(self, frame: Frame) -> None:
+        self._frames = [one for one in self._frames if one is not frame]
+
     def sent_again(self, results: list[protocol.ToolResult]) -> None:
         """Before all that has no answer."""
         self._frames[:0] = results
@@ -264,6 +267,8 @@ class StreamRecorder:
         if not isinstance(frame, protocol.Inject):
             self._lose(ELSEWHERE)
             return
+        for message in frame.messages or ():  # its call has a result now, and none that waits is put in
+            self._results.pop(message.tool_call_id or "", None)
         self._write(
             record_format.Inject(
                 stream=self._number,

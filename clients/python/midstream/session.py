@@ -325,7 +325,7 @@ class Session:
         if channel is not None and event.code == "draining" and self._reconnect_s > 0:
             self._hold(channel, event)
         elif channel is not None and event.ref is not None and event.ref == channel.attach_ref:
-            self._receive_attach_error(channel, pending, event)
+            self._receive_attach_error(channel, event)
         elif channel is not None and (not channel.core.started or event.code == "request_taken"):
             self._fail_stream(channel, lambda: from_event(event))
         elif pending is not None:
@@ -333,14 +333,20 @@ class Session:
         else:  # a grant that crossed the stream's end, or an error of the connection before it closes
             log.debug("the server reports %s: %s", event.code, event.message)
 
-    def _receive_attach_error(self, channel: Channel, pending: PendingFrame | None, event: Error) -> None:
+    def _receive_attach_error(self, channel: Channel, event: Error) -> None:
         """The stream cannot be attached to this connection: not now, or not at all."""
         channel.said -= 1
         unknown = event.code == "unknown_request" and channel.restart is None
         goes_on = channel.wanted and self._retry_later(channel, event)
         if not goes_on and not (unknown and self._start_again(channel)):
-            failure = from_event if pending is not None else stream_lost
-            self._fail_stream(channel, lambda: failure(event))
+            self._refuse(channel, event)
+
+    def _refuse(self, channel: Channel, event: Error) -> None:
+        """Whoever asked for it is told why; and where it had begun, it is lost."""
+        pending = self._pending_for(channel.request_id)
+        asked = any(one.answer in (Started, Attached) for one in pending)
+        failure = from_event if asked else stream_lost
+        self._fail_stream(channel, lambda: failure(event))
 
     def _start_again(self, channel: Channel) -> bool:
         """Nobody knows the stream any more; whether it can go on from what has come of it."""
@@ -379,17 +385,17 @@ class Session:
         channel.said -= 1
         channel.attach_ref = event.ref
         if not channel.wanted:
-            self._fail_stream(channel, lambda: from_event(event))
+            self._refuse(channel, event)
         elif channel.refused_until is None:
             channel.refused_until = self.loop.time() + self._reconnect_s
-            self.loop.call_at(channel.refused_until, self._refuse, channel, channel.refused_until, event)
+            self.loop.call_at(channel.refused_until, self._give_up, channel, channel.refused_until, event)
         self._leave_if_idle()
 
-    def _refuse(self, channel: Channel, until: float, event: Error) -> None:
+    def _give_up(self, channel: Channel, until: float, event: Error) -> None:
         """Nobody has taken it until then; where somebody had, it may be held anew."""
         known = self._channels.get(channel.request_id) is channel
         if known and channel.refused_until == until:
-            self._fail_stream(channel, lambda: from_event(event))
+            self._refuse(channel, event)
 
     def _leave_if_idle(self) -> None:
         """Where nothing but starts that wait for another connection would miss this one."""

@@ -105,7 +105,14 @@ class Channel:
         self.said = self.said or int(self._session.connected)
         if isinstance(frame, ToolResult) or (isinstance(frame, Inject) and frame.messages):
             self.core.told.sent(frame)
-        return await self._session.request(frame, answer)
+        try:
+            return await self._session.request(frame, answer)
+        except MidstreamError:  # nothing more is heard of it
+            self.past.refused(frame)
+            self.core.told.refused(frame)
+            if self._recorder is not None:
+                self._recorder.refused(frame)
+            raise
 
     def sent_again(self, results: list[ToolResult]) -> None:
         """Those that waited, where the stream goes on elsewhere."""
@@ -116,9 +123,11 @@ class Channel:
             self._recorder.sent_again(results)
 
     def receive(self, event: StreamEvent) -> None:
-        missed = event.seq != self.core.seq + 1  # else it is what a fork begins with
+        missed = event.seq != self.core.seq + 1
         if self.core.receive(event):
-            if isinstance(event, Snapshot) and missed:
+            # Of what a fork begins with nothing is told that was answered. Another server's snapshot may be
+            # counted right behind what has come.
+            if isinstance(event, Snapshot) and (missed or event.answered is not None):
                 self.answers_lost = event.answered is None or len(event.answered) >= MAX_ANSWERED
                 self.past.miss(event)
             self.past.receive(event, self.core.spans.calls)
@@ -132,6 +141,7 @@ class Channel:
         match frame:
             case Adjust(at=int() as at) | Inject(at=int() as at) | Rewind(to=at):
                 self.past.rewind(at, core.spans.calls)
+                core.rewind_told(at)
         if isinstance(answer, Adjusted) and isinstance(frame, Adjust):
             answer = replace(answer, params=core.adjusted(frame.params))
         if isinstance(answer, StreamEvent):

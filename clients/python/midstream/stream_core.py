@@ -273,6 +273,11 @@ class StreamCore:
         """What the client has said stands there."""
         self.told.receive(event, self._length)
 
+    def rewind_told(self, index: int) -> None:
+        """Of what the client has said nothing stands behind there."""
+        calls = [call.call_id for call in self.spans.calls if call.end is not None and call.end <= index]
+        self.told.rewind(index, calls)
+
     def _receive_beside(self, event: StreamEvent) -> None:
         if isinstance(event, Injected) and event.reason is None:
             self.receive_told(event)
@@ -320,7 +325,7 @@ class StreamCore:
             )
             raise ProtocolError(f"rewound to {place}, where it never stood")
         self.spans.rewind(event)
-        self.told.rewind(event.index, [call.call_id for call in self.spans.calls if call.whole])
+        self.rewind_told(event.index)
         self._text = [self.text[: event.text_length]]
         self._length = event.text_length
         self.index = event.index
@@ -342,6 +347,7 @@ class StreamCore:
             raise ProtocolError(f"it stands at token {event.index}, and {len(event.tokens)} tokens are told")
         self._receive_started(event)
         self.spans.receive_snapshot(event)
+        self.rewind_told(event.index)
         self.pause_reason, self.epoch = event.paused, event.epoch
         taken = self.text[: self._consumed_length]
         if event.index < self.consumed or not event.text.startswith(taken):

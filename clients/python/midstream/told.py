@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from midstream.protocol import Inject, Injected, Message, ToolResult
+from midstream.protocol import Frame, Inject, Injected, Message, ToolResult
 
 
 class Place(Struct, frozen=True, order=True):
@@ -35,6 +35,9 @@ class Told:
     def sent(self, frame: ToolResult | Inject) -> None:
         self._sent.append(frame)
 
+    def refused(self, frame: Frame) -> None:
+        self._sent = [one for one in self._sent if one is not frame]
+
     def receive(self, event: Injected, text_length: int) -> None:
         """Where it answers nobody, it is of results that waited for the end of a turn."""
         frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)
@@ -44,7 +47,9 @@ class Told:
             return
         place = Place(event.index, text_length)
         if isinstance(frame, Inject):
-            self.turns.append((place, frame.messages or []))
+            messages = frame.messages or []
+            self._waiting -= {message.tool_call_id for message in messages}  # those calls have a result now
+            self.turns.append((place, messages))
             return
         if frame is not None:
             self._waiting.add(frame.call_id)

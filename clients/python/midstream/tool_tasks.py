@@ -24,7 +24,18 @@ from midstream.backoff import Backoff
 from midstream.daemon_thread import in_thread
 from midstream.errors import ConnectionLost, InvalidParams, RequestError, RequestFinished
 from midstream.options import frame
-from midstream.protocol import Amend, Approve, Approved, Event, Injected, Message, Rewound, Tool, ToolResult
+from midstream.protocol import (
+    Amend,
+    Approve,
+    Approved,
+    Event,
+    Injected,
+    Message,
+    Rewound,
+    Snapshot,
+    Tool,
+    ToolResult,
+)
 from midstream.schemas import from_json, result_text, to_json
 from midstream.spans import Call
 from midstream.stream_channel import Channel
@@ -126,7 +137,7 @@ class ToolTasks:
         """The next event that is read. What it makes of calls is begun, or cancelled."""
         if not isinstance(event, Noted):
             self._follow()
-        if isinstance(event, Rewound):
+        if isinstance(event, Rewound | Snapshot):
             self._tell_again()
 
     def _tell_again(self) -> None:
