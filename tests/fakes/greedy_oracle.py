@@ -17,7 +17,7 @@ from tests.fakes.engine_driver import TOY, Driver, Injections, Told, engine_of
 from tests.fakes.tiny_models import tiny_model
 
 Generate = Callable[[list[int], int], list[int]]  # behind this context, so many tokens
-Read = Callable[[list[int]], list[int]]  # which token it prefers behind each of a context's
+Read = Callable[[tuple[int, ...]], list[int]]  # which token it prefers behind each of a context's
 
 
 class Oracle:
@@ -59,7 +59,7 @@ class Oracle:
                 context += put.pop(0)[1]
             before.append(len(context) - 1)
             context.append(token)
-        preferred = self._read(context)
+        preferred = self._read(tuple(context))
         return tokens == [preferred[at] for at in before]
 
 
@@ -68,8 +68,9 @@ def oracle_of(model: Any) -> Oracle:
 
 
 def read_by(model: Any) -> Read:
+    @functools.cache  # many say the same
     @torch.inference_mode()
-    def read(context: list[int]) -> list[int]:
+    def read(context: tuple[int, ...]) -> list[int]:
         preferred: list[int] = model(torch.tensor([context]), use_cache=False).logits[0].argmax(-1).tolist()
         return preferred
 
