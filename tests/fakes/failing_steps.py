@@ -19,7 +19,7 @@ from engine.schedule.host_cache import BlockCopy
 from engine.step.swapping import Swapping
 from tests.fakes.engine_driver import Driver, Limits, greedy, model_engine
 from tests.fakes.failing_device import FailingDevice
-from tests.fakes.greedy_oracle import Oracle, generate_of
+from tests.fakes.greedy_oracle import Oracle, generate_of, oracle_of
 from tests.fakes.late_block_copier import LateBlockCopier
 from tests.fakes.tiny_models import tiny_model
 
@@ -51,7 +51,7 @@ def tiny() -> Any:
 @cache
 def oracle(**asked: Any) -> Oracle:
     model = tiny_model("llama", dtype=torch.float64, attn_implementation="eager", **SMALL)
-    return Oracle(generate_of(model, **asked))
+    return Oracle(generate_of(model, **asked)) if asked else oracle_of(model)
 
 
 class CountingPool:

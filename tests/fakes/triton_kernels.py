@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,14 @@ import pytest
 
 from engine.forward.block_tables import BlockTables
 from engine.forward.kv_pool import KvPool
+from tests.fakes.quick_interpreter import look_up_once
 
 if TYPE_CHECKING:
     from engine.forward.by_triton import TritonBackend
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="triton is made for Linux only")
+if find_spec("triton") is not None and os.environ.get("TRITON_INTERPRET") == "1":
+    look_up_once()
 
 
 def triton_backend(

@@ -21,7 +21,7 @@ from engine.sampling import triton_draw
 from tests.fakes.device_waits import NoDeviceWaits
 from tests.fakes.devices import ON_DEVICE
 from tests.fakes.engine_driver import Driver, Limits, engine_of, greedy, model_engine
-from tests.fakes.greedy_oracle import Oracle, generate_of, oracle
+from tests.fakes.greedy_oracle import oracle, oracle_of
 from tests.fakes.tiny_models import ARCHITECTURES, MIXED, tiny_model
 from tests.fakes.triton_kernels import needs_triton
 
@@ -71,7 +71,7 @@ def test_a_whole_model_reads_with_our_kernels() -> None:
     driver = Driver(model_engine(tiny_model("gpt_oss", **one_of_each), limits))
     driver.settle(api.Submit(0, TEXT[:9], greedy(3), credit=9))
     plain = tiny_model("gpt_oss", attn_implementation="eager", **one_of_each)
-    Oracle(generate_of(plain)).check(driver.told[0])
+    oracle_of(plain).check(driver.told[0])
     assert len(driver.told[0].tokens) == 3
 
 

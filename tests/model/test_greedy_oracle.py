@@ -225,6 +225,16 @@ def events(driver: Driver) -> dict[str, int]:
     }
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_what_the_oracle_writes_is_what_it_prefers_to_read_and_nothing_else(architecture: str) -> None:
+    prompt, injections = TEXTS[0][:23], [(7, TEXTS[1][:5]), (7, TEXTS[1][:2])]
+    tokens = oracle(architecture).output(prompt, injections, 20)
+    assert oracle(architecture).is_preferred(prompt, tokens, injections)
+    for at in (0, 6, 7, 19):
+        other = [*tokens[:at], tokens[at] ^ 1, *tokens[at + 1 :]]
+        assert not oracle(architecture).is_preferred(prompt, other, injections)
+
+
 # -- what random schedules rarely bring about ------------------------------------------------------
 
 

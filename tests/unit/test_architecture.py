@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -337,18 +337,20 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(module: str) -> Iterator[str]:
+@cache
+def imports(module: str) -> list[str]:
     """The absolute name of everything that `module` imports, anywhere in its text."""
-    path = MODULES[module]
+    path, found = MODULES[module], list[str]()
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             names = [f"{base}.{alias.name}" for alias in node.names]
-            yield from (name if name in MODULES else base for name in names)
+            found += (name if name in MODULES else base for name in names)
+    return found
 
 
 def within(name: str, tops: list[str]) -> bool:
