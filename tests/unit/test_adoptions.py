@@ -266,26 +266,80 @@ async def test_what_waited_for_another_start_is_not_asked_for_again_where_whoeve
     assert then == api.Settle(number, asked.key)
 
 
-@pytest.mark.parametrize("because", ["it was refused", "whoever said it is gone"])
-async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_in_its_place(
-    because: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
-    here = SimulatedServer(SIZE, keeps=True)
+async def asked_in_vain(
+    here: SimulatedServer, listener: RecordingListener, *, claimed_at: int | None = None
+) -> int:
+    """A start, up to when the first engine has not answered in time; returns its number there."""
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
-    _, journal = await a_journal()
-    listener = RecordingListener(here)
     listener.send(endless(on_disconnect="continue"))
     await asyncio.sleep(0)
     (number,) = here.hub._keepers._searches
+    if claimed_at is not None:
+        here.hub.receive_answer(claimed_at, api.Claimed(number))
+    while not here.hub.serving.engines[0].hangs:  # noqa: ASYNC110 - it is waited for in vain
+        await asyncio.sleep(0)
+    return number
+
+
+@pytest.mark.parametrize("answers", ["before that", "after that"])
+@pytest.mark.parametrize("because", ["it was refused", "whoever said it is gone", "it was begun there"])
+async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_in_its_place(
+    because: str, answers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener)
     if because == "it was refused":
         here.hub.draining = True
-    else:
+    elif because == "whoever said it is gone":
         listener.leave()
-    await settled()
+    if answers == "after that":
+        await settled()
     here.hub.receive_answer(0, api.Adopted(number, journal))
-    *_, then = itertools.chain.from_iterable(here.down)
-    assert then == api.Disown(number)
+    await settled()
+    said = list(itertools.chain.from_iterable(here.down))
+    begun = because == "it was begun there"
+    assert (api.Cancel(number) in said, api.Disown(number) in said) == (begun, not begun)
+
+
+async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_when_it_was_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks for it later would find both."""
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener)
+    here.hub.draining = True
+    await settled()
+    assert listener.error().code == "draining"
+    here.hub.draining = False
+    here.hub.receive_answer(1, api.Adopted(number))
+    listener.send(endless(on_disconnect="continue"))
+    await settled()
+    assert [stream.request_id for stream in here.hub.streams] == ["a"]
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    assert here.engines[0].down[-1] == [api.Cancel(number)]
+
+
+async def test_what_an_engine_has_after_all_is_found_there_where_it_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As another server has claimed the name, and has not begun it."""
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener, claimed_at=1)
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    here.hub.receive_answer(1, api.Adopted(number))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    _, asked, left, again, *_ = itertools.chain.from_iterable(here.engines[0].down)
+    assert (type(asked), left, type(again)) == (api.Adopt, api.Disown(number), api.Adopt)
 
 
 async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
@@ -331,8 +385,9 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
     search = await asked
     here.hub._keepers.receive(slow, api.Adopted(NUMBER, journal))
+    here.hub._keepers.settle(engine_key(key), None, is_there=True)
     assert [found.engine for found in search.found] == [quick]
-    assert here.engines[slow.number].down[-1] == [then]
+    assert here.engines[slow.number].down[-1][0] == then
 
 
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
