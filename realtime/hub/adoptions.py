@@ -217,12 +217,11 @@ class Adoptions:
         entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
         self._registry.add(entry)
         self._observer.started(stream, origin, self._clock())
-        if self._serving.engines.get(engine.number) is engine:
-            engine.give(number, len(stream.context))
-            engine.progressed((number,))
-        else:
-            self._serving.lose(entry)
+        engine.give(number, len(stream.context))
+        engine.progressed((number,))
         self._live(entry, record.start, record.deadline - self._wall())
+        if engine.is_lost:
+            self._serving.lose(entry)  # which may end it
 
     def _check_open(self) -> None:
         """Whoever has handed over all that others can adopt, and cancelled the rest, would end what comes."""

@@ -518,3 +518,24 @@ async def test_by_a_clock_that_is_behind_none_lives_longer_than_it_may_in_all() 
     here.clock.advance(1.0)
     assert not before
     assert here.engines[0].down[-1][0] == api.Cancel(NUMBER)
+
+
+async def test_one_that_ends_since_its_engine_is_lost_by_then_holds_no_place_and_has_nobody_wait() -> None:
+    """It was cancelled, which its engine has not answered."""
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True, max_detached=1)
+    listener = RecordingListener(there)
+    listener.send(endless(on_disconnect="pause"))
+    there.tick()
+    (stream,) = there.hub.streams
+    listener.send(protocol.Cancel(request_id="a"))
+    there.deliver_down()
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    found, search = Found(here.hub.serving.engines[0], journal, []), Search([], doubtful=False)
+    here.kill_engine()
+    leaving = RecordingListener(here)
+    await here.hub._adoptions._adopt(StreamKey(TENANT, "a"), NUMBER, search, found, leaving)
+    assert (here.hub.streams, here.hub.is_empty, here.clock.waiting) == ([], True, 0)
+    here.revive_engine()
+    leaving.send(endless("b", on_disconnect="continue"))
+    leaving.leave()
+    assert [stream.request_id for stream in here.hub.streams] == ["b"]
