@@ -471,8 +471,7 @@ class Hub:
         entry.timeout = self._deadlines.after(self._starter.timeout_s(frame), entry, self._time_out)
         self._registry.add(entry)
         self._incoming.time_hold(entry)
-        if not stream.needs_compute:  # it does not wait for the engine, and holds up nobody who does
-            entry.quota.prefill_rests()
+        entry.count_waiting()
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)
