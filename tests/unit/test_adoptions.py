@@ -539,3 +539,34 @@ async def test_one_that_ends_since_its_engine_is_lost_by_then_holds_no_place_and
     leaving.send(endless("b", on_disconnect="continue"))
     leaving.leave()
     assert [stream.request_id for stream in here.hub.streams] == ["b"]
+
+
+async def test_one_that_no_engine_has_begun_with_is_counted_where_it_began_and_waits_where_it_is() -> None:
+    """As it went on, all of it counted once more, as computed again."""
+    there = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(there)
+    listener.send(endless(past=Past(tokens=[97, 98]), on_disconnect="continue"))
+    listener.send(protocol.Pause(request_id="a"))
+    await settled()
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    here = SimulatedServer(SIZE, keeps=True, quotas=Quotas(lambda tenant: Allowance(prefill_tokens=99)))
+    taken = here.hub._quotas._accounts[TENANT].here
+    found, search = Found(here.hub.serving.engines[0], journal, []), Search([], doubtful=False)
+    reading = RecordingListener(here)
+    await here.hub._adoptions._adopt(StreamKey(TENANT, "a"), NUMBER, search, found, reading)
+
+    def waiting(*changes: api.AnyChange, admitted: int | None = None) -> int:
+        news = api.News(NUMBER, changes=list(changes), admitted=admitted)
+        here.hub.receive_steps(0, [api.StepOutput(1, [news], api.Stats())])
+        return taken.waiting
+
+    (stream,) = here.hub.streams
+    assert (stream.paused, taken.waiting) == ("client", 0)
+    reading.attach()
+    reading.send(protocol.Resume(request_id="a"))
+    prompt = len(stream.context)
+    assert waiting(api.Resumed(2, recomputed=prompt - 1)) == prompt
+    assert waiting(admitted=0) == 0
+    assert taken.tokens == 0
