@@ -29,6 +29,7 @@ CLAIM_S = api.CLAIM_S + ANSWER_S  # for another gateway to settle its claim, or 
 # When an engine has died or come again, for all gateways to give what it had to one that all have found: they
 # look for engines every two seconds.
 SETTLED_S = 3.0
+SAID_EVERY_S = 1.0  # that an engine was waited for in vain: by a crowd, as one hangs
 
 
 class Found(Struct, frozen=True):
@@ -131,6 +132,8 @@ class Keepers:
         self._serving = serving
         self._clock = clock
         self._settled_at: float | None = None  # since an engine was lost for the first time
+        self._unsaid = 0  # searches that waited in vain
+        self._silent_until_s = 0.0
         self._searches: dict[int, Search] = {}  # by the number that the stream is to have
         self._claims: dict[bytes, Claim] = {}  # by name
         self._late = WeakValueDictionary[bytes, Late]()  # by name, while somebody may be
@@ -241,13 +244,21 @@ class Keepers:
         return self._late.setdefault(name, Late())
 
     def _give_up(self, number: int, name: bytes, search: Search) -> None:
-        log.warning(
-            "%d engines have not said within %g s whether they keep a stream", len(search.silent), ANSWER_S
-        )
+        self._say_in_vain(len(search.silent))
         late = self._late_of(name)
         for engine in search.silent:
             engine.missed(number, partial(late.came, engine, number))
         search.answered.set()  # what was found is built now: whoever answers yet is told what was kept for it
+
+    def _say_in_vain(self, engines: int) -> None:
+        self._unsaid += 1
+        if self._clock() < self._silent_until_s:
+            return
+        others = f", nor of {self._unsaid - 1} others since this was last said" if self._unsaid > 1 else ""
+        log.warning(
+            "%d engines have not said within %g s whether they keep a stream%s", engines, ANSWER_S, others
+        )
+        self._unsaid, self._silent_until_s = 0, self._clock() + SAID_EVERY_S
 
     def _kept(self, number: int) -> None:
         if number in self._begun:

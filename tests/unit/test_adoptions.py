@@ -359,6 +359,27 @@ async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_com
     assert then == api.Disown(number)
 
 
+async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True)
+
+    async def in_vain(*numbers: int) -> None:
+        here.hub.serving.engines[0]._unanswered.clear()  # it is taken for well again
+        looked_for = (
+            here.hub._keepers.search(number, bytes([number]), None, lambda: True) for number in numbers
+        )
+        await asyncio.gather(*looked_for)
+
+    await in_vain(1, 2, 3)
+    here.clock.now += keepers.SAID_EVERY_S
+    await in_vain(4)
+    first, then = caplog.messages
+    assert "others" not in first
+    assert then == first + ", nor of 2 others since this was last said"
+
+
 async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> None:
     """Its gateway may have been cut off, and have begun it anew from what it knew."""
     here = SimulatedServer(SIZE, keeps=True, engines=3)
