@@ -343,6 +343,37 @@ def submitted(server: SimulatedServer) -> int:
     return sum(isinstance(command, api.Submit) for commands in server.down for command in commands)
 
 
+@pytest.mark.parametrize("suspected", [False, True])
+def test_an_engine_that_comes_before_a_crowd_has_heard_all_is_given_them_as_they_hear(
+    monkeypatch: pytest.MonkeyPatch, *, suspected: bool
+) -> None:
+    """All in one turn 4,096 held everybody up for 40 ms. Who is suspected has its turn all the same."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    if suspected:  # none has moved on in the last engine
+        server.kill_engine()
+        for _ in "bc":
+            server.clock.advance(0)
+        server.revive_engine()
+    server.kill_engine()
+    server.revive_engine()
+    given = [submitted(server)]
+    for _ in "bc":
+        server.clock.advance(0)
+        given.append(submitted(server))
+    assert given == ([1, 1, 1] if suspected else [1, 2, 3])
+    for _ in range(4 * (FEW + 1)):
+        for name in "abc":
+            listener.send(protocol.Grant(request_id=name, limit=99))
+        server.tick()
+        server.clock.advance(0)
+    assert server.hub.serving.engines[0].streams == 3
+    assert server.hub.serving.is_proven(0)
+
+
 def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
