@@ -169,18 +169,23 @@ class Submission:
 
     def _place(self, entries: Iterable[LiveStream]) -> None:
         given = list[Given]()
+        to_prove = list[Given]()
         try:
             for entry in self._free(entries):
                 stream = entry.stream
                 engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
                 if engine is None:
                     continue
-                if stream.needs_compute:
-                    self._recovery.given(engine.number, [stream.number])
                 entry.engine = engine
                 _give_work(engine, stream)
-                given.append(Given(engine, stream.number))
+                given.append(one := Given(engine, stream.number))
+                if stream.needs_compute:
+                    to_prove.append(one)
         finally:
+            for engine, number in to_prove:
+                self._recovery.given(engine.number, [number])
+            # Where suspects are watched yet, the next wait until these have moved on.
+            self._suspicious |= self._recovery.suspicious
             self._slices.add(given)
 
     def _free(self, entries: Iterable[LiveStream]) -> Iterator[LiveStream]:

@@ -374,6 +374,39 @@ def test_an_engine_that_comes_before_a_crowd_has_heard_all_is_given_them_as_they
     assert server.hub.serving.is_proven(0)
 
 
+def test_who_comes_to_an_engine_where_a_suspect_is_watched_yet_waits_until_those_before_have_moved_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For ever, where nobody was suspected any more when they came."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    listener.send(endless("a", credit=Credit(limit=1000)))
+    for name in "bc":
+        listener.send(endless(name, credit=Credit(limit=1)))
+    for _ in range(3 * FEW):
+        listener.hear_token()
+    server.kill_engine()
+    for _ in "bc":
+        server.clock.advance(0)
+    server.revive_engine()
+    for _ in range(3 * FEW):  # under `a` both die alike
+        listener.hear_token()
+    server.kill_engine()
+    server.revive_engine()
+    for _ in range(FEW + 1):
+        listener.hear_token()
+    for name in "bc":
+        listener.send(protocol.Grant(request_id=name, limit=1000))
+    for _ in range(3):
+        server.clock.advance(0)
+    a, b, c = server.hub._registry.entries
+    assert (a.engine is b.engine, c.engine) == (True, None)
+    for _ in range(2 * FEW):
+        server.tick()
+    assert c.engine is a.engine
+
+
 def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
