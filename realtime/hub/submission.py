@@ -257,6 +257,9 @@ class Submission:
             entry.engine = engine
             given.append(Given(engine, entry.stream.number))
         self._slices.add(given)
+        for number in numbers:
+            if self._registry.by_number(number) is None:  # else nobody there would be beyond doubt for ever
+                self._clear(engine, self._recovery.ended(engine.number, number))
 
     def _known(self, numbers: list[int]) -> Iterable[LiveStream]:
         """Others have ended while they were held back."""

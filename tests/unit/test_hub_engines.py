@@ -374,6 +374,28 @@ def test_an_engine_that_comes_before_a_crowd_has_heard_all_is_given_them_as_they
     assert server.hub.serving.is_proven(0)
 
 
+def test_a_suspect_that_ends_as_its_turn_comes_is_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It hears only then that its engine is gone, which had yet to answer its cancel."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(endless(name))
+    server.kill_engine()
+    server.clock.advance(0)
+    server.revive_engine()
+    listener.send(protocol.Cancel(request_id="b"))
+    server.kill_engine()
+    server.revive_engine()
+    for _ in range(2 * FEW):
+        listener.hear_token()
+    assert [stream.request_id for stream in server.hub.streams] == ["a"]
+    assert server.hub.serving.is_proven(0)
+    assert server.hub.serving.takes_starts
+
+
 def test_who_comes_to_an_engine_where_a_suspect_is_watched_yet_waits_until_those_before_have_moved_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
