@@ -54,7 +54,7 @@ class ModelEngines:
         self._tasks: list[asyncio.Task[None]] = []
         self._wanted = asyncio.Event()
         self._told = asyncio.Event()  # that it is to be looked at anew whether it stays
-        self._leaves = False  # whether it is to go as soon as nothing runs
+        self._leaves = False  # whether it is to go again as soon as it is loaded, and nothing runs
         self._began_s = 0.0
         self._took_s: float | None = None  # to load it, the last time
 
@@ -84,7 +84,8 @@ class ModelEngines:
 
     def unload(self) -> None:
         """As soon as nothing runs: what runs goes on to its end, and what starts waits until it is loaded
-        again."""
+        again. What is being loaded is loaded first: somebody may wait for it."""
+        self._leaves = self.state == "loading"
         if self.state == "ready":
             self.state = "unloading"
             self._hub.serving.drain(self._model, drains=True)
@@ -95,6 +96,7 @@ class ModelEngines:
         self.pinned = pinned
         self._told.set()
         if pinned:
+            self._leaves = False
             self.want()
 
     # -- its life --------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ class ModelEngines:
         """Raises EngineFailed, or OSError, where it cannot be loaded."""
         now = asyncio.get_running_loop().time
         async with self._turn:
-            self.state, self._began_s = "loading", now()
+            self.state, self._began_s, self._leaves = "loading", now(), False
             self._spare = Spare(self._new_spare) if self._spare_at else None
             self._supervisors = self._supervise(self._spare)
             first, *others = self._supervisors
@@ -141,6 +143,8 @@ class ModelEngines:
                     continue
                 backoff.reset()
                 log.info('"%s" is loaded', self._model)
+            if self._leaves:
+                self.unload()
             await self._until_unwanted()
             await self._unload()
 

@@ -205,7 +205,7 @@ class Adoptions:
         keeping = Keeping(keep, self._wall, prompt_tokens=len(stream.context.prompt), adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
-            self._quotas.count(key.tenant, tokens_computed(news))
+            self._quotas.count(key.tenant, tokens_computed(news, begun=rebuilt.has_begun))
             await self._tell(key.tenant, rebuilt, rebuilt.receive(news, self._clock()), listener)
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')
@@ -214,15 +214,16 @@ class Adoptions:
         caller = listener.caller
         traceparent = record.start.traceparent
         origin = StreamOrigin(key.tenant, stream.model.name, caller.route, traceparent, caller.key)
-        entry = LiveStream(key, stream, record.digest, self._quotas.take_over(key.tenant), engine)
+        quota = self._quotas.take_over(key.tenant, 0 if rebuilt.has_begun else len(stream.context))
+        entry = LiveStream(key, stream, record.digest, quota, engine)
+        entry.count_waiting()
         self._registry.add(entry)
         self._observer.started(stream, origin, self._clock())
-        if self._serving.engines.get(engine.number) is engine:
-            engine.give(number, len(stream.context))
-            engine.progressed((number,))
-        else:
-            self._serving.lose(entry)
+        engine.give(number, len(stream.context))
+        engine.progressed((number,))
         self._live(entry, record.start, record.deadline - self._wall())
+        if engine.is_lost:
+            self._serving.lose(entry)  # which may end it
 
     def _check_open(self) -> None:
         """Whoever has handed over all that others can adopt, and cancelled the rest, would end what comes."""

@@ -126,7 +126,7 @@ class Hub:
         self._subscriptions = Subscriptions[Stream, Listener]()
         self._quotas = quotas or Quotas()
         pool = TokenizingPool()
-        self._long_texts = LongTexts(self, self._quotas, pool)
+        self._long_texts = LongTexts(self, self._quotas, pool, partial(self._call_later, 0))
         self.accounts = StreamAccounts(each=stream_memory, total=total_stream_memory)
         self._turns = DecodedTurns()
         waking = self._waking = Waking(self._subscriptions, retire=self._retire, flush=self.flush)
@@ -423,7 +423,7 @@ class Hub:
         for entry in self._found_by(key, frame):
             while entry.stream.reads_injected:
                 read = asyncio.Event()
-                entry.once_read.append(read.set)
+                entry.once_read.append(partial(self._long_texts.wake, [read]))
                 await read.wait()
 
     def settle(self, key: StreamKey) -> None:
@@ -471,8 +471,7 @@ class Hub:
         entry.timeout = self._deadlines.after(self._starter.timeout_s(frame), entry, self._time_out)
         self._registry.add(entry)
         self._incoming.time_hold(entry)
-        if not stream.needs_compute:  # it does not wait for the engine, and holds up nobody who does
-            entry.quota.prefill_rests()
+        entry.count_waiting()
         self.serving.of_model(model.name).started(entry)
         self.serving.await_model(entry)
         self._subscriptions.subscribe(stream, listener)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from hashlib import blake2b
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
@@ -27,6 +29,7 @@ CLAIM_S = api.CLAIM_S + ANSWER_S  # for another gateway to settle its claim, or 
 # When an engine has died or come again, for all gateways to give what it had to one that all have found: they
 # look for engines every two seconds.
 SETTLED_S = 3.0
+SAID_EVERY_S = 1.0  # that an engine was waited for in vain: by a crowd, as one hangs
 
 
 class Found(Struct, frozen=True):
@@ -92,9 +95,36 @@ class Search:
             self.answered.set()
 
 
+class Late:
+    """Engines that were waited for in vain, and have a stream of this name after all: what they are told once
+    it is known whether it was begun anew meanwhile."""
+
+    def __init__(self) -> None:
+        self._then: type[api.Cancel | api.Disown] | None = api.Disown  # None while that is not known
+        self._came: list[tuple[ServingEngine, int]] = []  # and were not told; what number it has there
+
+    def came(self, engine: ServingEngine, number: int) -> None:
+        self._came.append((engine, number))
+        if self._then is not None:
+            self.are_told(self._then)
+
+    def are_told(self, then: type[api.Cancel | api.Disown]) -> None:
+        """From now on, and those that came before."""
+        self._then = then
+        for engine, number in self._came:
+            engine.say(then(number))
+        self._came.clear()
+
+    def wait(self) -> None:
+        """Who comes from now on; those that came before are asked again."""
+        self.are_told(api.Disown)
+        self._then = None
+
+
 class Claim(Struct):
     number: int
     at: dict[ServingEngine, None]
+    late: Late
 
 
 class Keepers:
@@ -102,8 +132,11 @@ class Keepers:
         self._serving = serving
         self._clock = clock
         self._settled_at: float | None = None  # since an engine was lost for the first time
+        self._unsaid = 0  # searches that waited in vain
+        self._silent_until_s = 0.0
         self._searches: dict[int, Search] = {}  # by the number that the stream is to have
         self._claims: dict[bytes, Claim] = {}  # by name
+        self._late = WeakValueDictionary[bytes, Late]()  # by name, while somebody may be
         # By stream that its engine may not have:
         self._begun: dict[int, tuple[ServingEngine, bytes, Claim]] = {}
 
@@ -126,7 +159,7 @@ class Keepers:
         while True:
             search = self._ask(number, name, start)
             if not await _within(ANSWER_S, search.answered):
-                self._give_up(number, search, api.Disown(number) if start is None else api.Cancel(number))
+                self._give_up(number, name, search)
             if search.claimed_at is None or search.found:
                 return search
             await _within(CLAIM_S, search.settled)
@@ -142,9 +175,9 @@ class Keepers:
         claim = self._claims.pop(name, None)
         if claim is None:
             return
-        if not is_there:
-            for engine in self._serving.engines.values():
-                engine.is_told_instead(claim.number, api.Disown(claim.number))
+        claim.late.are_told(api.Cancel if is_there else api.Disown)
+        if is_there:  # what is looked for from now on is no older
+            self._late.pop(name, None)
         if begun is None or begun[0] == claim.number or list(claim.at) == [begun[1]]:
             self._settle(name, claim)
         else:
@@ -166,13 +199,13 @@ class Keepers:
                 if search is not None:
                     search.claimed(engine)
             case api.Adopted(journal=journal, another=another):
-                then = engine.answered(number)
+                late = engine.answered(number)
                 if search is not None:
                     search.is_another = search.is_another or another
                 if search is not None and (not search.answered.is_set() or engine is search.claimed_at):
                     search.answer(engine, journal)
-                elif journal is not None and then is not None:  # nobody waits for it here any more
-                    engine.say(then)
+                elif journal is not None and late is not None:  # nobody waits for it here any more
+                    late()
                     self._serving.flush()
 
     def take_news(self, engine: ServingEngine, news: api.News) -> bool:
@@ -199,19 +232,33 @@ class Keepers:
         search = self._searches[number] = Search(asked, doubtful=self.unsettled or len(asked) < self.count)
         registrar = None if start is None else chosen(name, asked)
         if registrar is not None:
-            self._claims.setdefault(name, Claim(number, {})).at[registrar] = None
+            claim = self._claims.setdefault(name, Claim(number, {}, self._late_of(name)))
+            claim.at[registrar] = None
+            claim.late.wait()  # for `settle`
         for engine in asked:
             engine.say(api.Adopt(number, name, engine is registrar, start or b""))
         self._serving.flush()
         return search
 
-    def _give_up(self, number: int, search: Search, then: api.AnyCommand) -> None:
-        log.warning(
-            "%d engines have not said within %g s whether they keep a stream", len(search.silent), ANSWER_S
-        )
+    def _late_of(self, name: bytes) -> Late:
+        return self._late.setdefault(name, Late())
+
+    def _give_up(self, number: int, name: bytes, search: Search) -> None:
+        self._say_in_vain(len(search.silent))
+        late = self._late_of(name)
         for engine in search.silent:
-            engine.missed(number, then)
+            engine.missed(number, partial(late.came, engine, number))
         search.answered.set()  # what was found is built now: whoever answers yet is told what was kept for it
+
+    def _say_in_vain(self, engines: int) -> None:
+        self._unsaid += 1
+        if self._clock() < self._silent_until_s:
+            return
+        others = f", nor of {self._unsaid - 1} others since this was last said" if self._unsaid > 1 else ""
+        log.warning(
+            "%d engines have not said within %g s whether they keep a stream%s", engines, ANSWER_S, others
+        )
+        self._unsaid, self._silent_until_s = 0, self._clock() + SAID_EVERY_S
 
     def _kept(self, number: int) -> None:
         if number in self._begun:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable, KeysView
+from collections.abc import Callable, Iterable, KeysView
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -30,6 +30,7 @@ from realtime.hub.frame_tokenizing import (
     weight,
 )
 from realtime.hub.listener import Listener, Payer
+from realtime.hub.slices import Slices
 from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
@@ -41,6 +42,7 @@ from realtime.text.served_model import ServedModel
 log = logging.getLogger(__name__)
 
 UNCOUNTED_STOPS = 64  # of all clients, behind one frame that was counted
+WOKEN_A_TURN = 256  # frames that have waited for a stream, and go on
 
 
 def told(error: BaseException) -> tuple[str, str]:
@@ -55,7 +57,7 @@ class WaitingFrame(NamedTuple):
     size: int | None  # where it is counted
     acted: Callable[[], None]  # to be called when its turn is over
     behind: asyncio.Event | None  # that another is, by which what it forks comes here
-    done: asyncio.Event
+    then: list[asyncio.Event]  # of those that wait for that of this one
 
 
 class Receiver(Protocol):
@@ -96,13 +98,20 @@ class Receiver(Protocol):
 
 
 class LongTexts:
-    def __init__(self, receiver: Receiver, quotas: Quotas, pool: TokenizingPool) -> None:
+    def __init__(
+        self,
+        receiver: Receiver,
+        quotas: Quotas,
+        pool: TokenizingPool,
+        next_turn: Callable[[Callable[[], None]], object],
+    ) -> None:
         self._receiver = receiver
         self._quotas = quotas
         self._queues = SerialQueues[StreamKey, WaitingFrame](self._work_off, receiver.note_if_empty)
         self._waiting_frames = WaitingFrames()
         self._forking = WeakValueDictionary[Payer, asyncio.Lock]()  # whose turn it is to fork, of each one's
         self._pool = pool
+        self._woken = Slices[asyncio.Event](_wake, most=WOKEN_A_TURN, next_turn=next_turn)
 
     @property
     def keys(self) -> KeysView[StreamKey]:
@@ -126,7 +135,7 @@ class LongTexts:
         if size is not None:
             self._waiting_frames.add(key.tenant, listener, size)
         behind = self._forked_is_there(key, frame)
-        waiting = WaitingFrame(frame, listener, size, acted, behind, asyncio.Event())
+        waiting = WaitingFrame(frame, listener, size, acted, behind, [])
         if not self._queues.enqueue(key, waiting):
             self._queues.start(key, waiting)
         return True
@@ -137,7 +146,15 @@ class LongTexts:
         forked = forked_by(key, frame)
         if forked is None or not self._receiver.awaits_forked(key, frame):
             return None
-        return next((waiting.done for waiting in self._queues.latest_first(forked)), None)
+        last = next(iter(self._queues.latest_first(forked)), None)
+        if last is None:
+            return None
+        last.then.append(there := asyncio.Event())
+        return there
+
+    def wake(self, waiting: Iterable[asyncio.Event]) -> None:
+        """Those for which frames have waited: of thousands that wait for one stream each turn some go on."""
+        self._woken.add(waiting)
 
     def _stops_anew(self, key: StreamKey, frame: StreamFrame, listener: Listener) -> bool:
         """What stops is never refused, unless the same client's same stop waits and will stand; so no more of
@@ -154,7 +171,7 @@ class LongTexts:
         return uncounted < UNCOUNTED_STOPS
 
     async def _work_off(self, key: StreamKey, waiting: WaitingFrame) -> None:
-        frame, listener, size, acted, behind, done = waiting
+        frame, listener, size, acted, behind, then = waiting
         try:
             if behind is not None:
                 await behind.wait()
@@ -175,7 +192,7 @@ class LongTexts:
         except BaseException as error:  # noqa: BLE001 - also of a library of another language
             self._fail(listener, frame, error, "tokenize this frame's text")
         finally:
-            done.set()
+            self.wake(then)
             self._receiver.settle(key)
             if size is not None:
                 self._waiting_frames.remove(key.tenant, listener, size)
@@ -226,3 +243,8 @@ class LongTexts:
             except Refusal:
                 self._quotas.count(key.tenant, estimated_tokens(frame))
                 raise
+
+
+def _wake(some: Iterable[asyncio.Event]) -> None:
+    for waiting in some:
+        waiting.set()

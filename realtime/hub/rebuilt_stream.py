@@ -69,6 +69,7 @@ class RebuiltStream:
             raise JournalError("there is no record of it")
         self.record = record = msgspec.msgpack.decode(journal.record, type=StreamRecord)
         self.stream: Stream  # once it has been told all
+        self.has_begun = False  # whether an engine has, with its prompt
         self._heard = 0  # news
         self._patterns: list[Pattern] = []  # of guards, until they have them
         self._journal = journal
@@ -159,6 +160,7 @@ class RebuiltStream:
         """And read on until nothing is left. `told`: as how many news it was told before."""
         self.stream.have_under_way(len(news.changes))  # nothing is answered that was not sent
         self.stream.receive_news(news, now)
+        self.has_begun |= news.admitted is not None
         yield from self._read_on(now)
         self.stream.take_decoded_turns()
         self.stream.take_acted()

@@ -73,9 +73,11 @@ class LiveStream(Struct, eq=False):
             self.engine.say(api.Note(self.stream.number, heard, said))
 
     def count_waiting(self) -> None:
-        """Its prompt, where its client has it go on at last."""
+        """Its prompt, for the engine or for its client."""
         if self.stream.needs_compute:
             self.quota.prefill_waits()
+        else:
+            self.quota.prefill_rests()
 
     def count_in_vain(self) -> None:
         """Texts that were made tokens and are not put in."""

@@ -109,7 +109,6 @@ class Serving:
 
     def engine_ready(self, number: int, model: ServedModel, block: int, *, keeper: bytes) -> None:
         """There is an engine, and it knows no stream yet."""
-        self.losing.finish()  # of those before
         self._models.serve(model)
         self.engines[number] = engine = ServingEngine(number, model, block, self._send, keeper=keeper)
         self._submission_to[number] = submission = self.of_model(model.name)

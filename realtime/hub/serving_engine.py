@@ -41,8 +41,8 @@ class ServingEngine:
         self._waiting_tokens = 0  # of all of them
         self._pace = Pace()
         self._tells_blocks = False
-        # Of streams that it was asked for, and was waited for in vain: what it is told if it has them.
-        self._unanswered: dict[int, api.AnyCommand] = {}
+        # Of streams that it was asked for, and was waited for in vain: what is to be called if it has them.
+        self._unanswered: dict[int, Callable[[], None]] = {}
 
     @property
     def is_lost(self) -> bool:
@@ -116,18 +116,13 @@ class ServingEngine:
         self.progressed((number,))
         self._streams.discard(number)
 
-    def missed(self, number: int, then: api.AnyCommand) -> None:
-        """It has not said in time whether it keeps the stream that was to have this number. `then`: what it
-        is told where it does."""
-        self._unanswered[number] = then
+    def missed(self, number: int, late: Callable[[], None]) -> None:
+        """It has not said in time whether it keeps the stream that was to have this number. `late`: to be
+        called where it does."""
+        self._unanswered[number] = late
 
-    def is_told_instead(self, number: int, then: api.AnyCommand) -> None:
-        """Where it has not said so yet."""
-        if number in self._unanswered:
-            self._unanswered[number] = then
-
-    def answered(self, number: int) -> api.AnyCommand | None:
-        """It has. Returns what it is told then, if it was too late."""
+    def answered(self, number: int) -> Callable[[], None] | None:
+        """It has. Returns what is to be called where it keeps the stream, if it was too late."""
         return self._unanswered.pop(number, None)
 
     def say(self, command: api.AnyCommand) -> None:

@@ -64,12 +64,6 @@ class Slices(Generic[T]):
         """What waits need not be done any more."""
         self._waiting.clear()
 
-    def finish(self) -> None:
-        """Do all that waits now."""
-        while self._waiting:
-            self._done = 0
-            self._work(self._slice())
-
     def __iter__(self) -> Iterator[T]:
         """What waits, of each owner in its order."""
         return itertools.chain.from_iterable(self._waiting.values())

@@ -157,10 +157,8 @@ class Submission:
         if others := len(self._engines) > 1:
             for each in self._engines.values():
                 each.ask_for_blocks()
-        homeless = [entry for entry in self._entries if entry.engine is None and not entry.stream.concluded]
-        waiting = [entry.stream.number for entry in homeless]
-        self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=others))
-        self.place(homeless)
+        self._give(engine, self._recovery.engine_ready(engine.number, self._homeless(), others=others))
+        self.place(self._entries)
 
     def place(self, entries: Iterable[LiveStream]) -> None:
         """Streams that have no engine go on where one runs: who is being read first, and then the shortest.
@@ -171,18 +169,23 @@ class Submission:
 
     def _place(self, entries: Iterable[LiveStream]) -> None:
         given = list[Given]()
+        to_prove = list[Given]()
         try:
             for entry in self._free(entries):
                 stream = entry.stream
                 engine = self.choose(stream.context, stream.owner.tenant, stream.fingerprint)
                 if engine is None:
                     continue
-                if stream.needs_compute:
-                    self._recovery.given(engine.number, [stream.number])
                 entry.engine = engine
                 _give_work(engine, stream)
-                given.append(Given(engine, stream.number))
+                given.append(one := Given(engine, stream.number))
+                if stream.needs_compute:
+                    to_prove.append(one)
         finally:
+            for engine, number in to_prove:
+                self._recovery.given(engine.number, [number])
+            # Where suspects are watched yet, the next wait until these have moved on.
+            self._suspicious |= self._recovery.suspicious
             self._slices.add(given)
 
     def _free(self, entries: Iterable[LiveStream]) -> Iterator[LiveStream]:
@@ -196,8 +199,18 @@ class Submission:
         """No engine has come on which suspects could be tried apart."""
         if self._recovery.needs_engine and self._engines:
             engine = min(self._engines.values(), key=lambda each: each.streams)
-            waiting = [entry.stream.number for entry in self._entries if entry.engine is None]
-            self._give(engine, self._recovery.engine_ready(engine.number, waiting, others=True))
+            self._give(engine, self._recovery.engine_ready(engine.number, self._homeless(), others=True))
+
+    def _homeless(self) -> list[int]:
+        """Those that have no engine: of very many that lost theirs some are yet to be told, and come then by
+        themselves, but for suspects, who have their turn."""
+        live = ((entry.stream.number, entry) for entry in self._entries if not entry.stream.concluded)
+        suspects = self._recovery.suspects
+        return [
+            number
+            for number, entry in live
+            if entry.engine is None or (entry.engine.is_lost and number in suspects)
+        ]
 
     def ended(self, entry: LiveStream) -> None:
         """A stream is no more."""
@@ -244,6 +257,9 @@ class Submission:
             entry.engine = engine
             given.append(Given(engine, entry.stream.number))
         self._slices.add(given)
+        for number in numbers:
+            if self._registry.by_number(number) is None:  # else nobody there would be beyond doubt for ever
+                self._clear(engine, self._recovery.ended(engine.number, number))
 
     def _known(self, numbers: list[int]) -> Iterable[LiveStream]:
         """Others have ended while they were held back."""

@@ -206,10 +206,11 @@ class Quotas:
         self.count(tenant, prompt_tokens)
         return StreamQuota(self, tenant, prompt_tokens)
 
-    def take_over(self, tenant: str) -> StreamQuota:
-        """For a stream that runs already."""
-        self.take(tenant, streams=1)
-        return StreamQuota(self, tenant, 0)
+    def take_over(self, tenant: str, prompt_tokens: int) -> StreamQuota:
+        """For a stream that runs already. Its prompt was counted where it began; of that the engine has yet
+        to begin with so much."""
+        self.take(tenant, streams=1, waiting=prompt_tokens)
+        return StreamQuota(self, tenant, prompt_tokens)
 
     def count(self, tenant: str, tokens: int) -> None:
         limit = self._allowance(tenant).tokens_per_minute

@@ -266,26 +266,80 @@ async def test_what_waited_for_another_start_is_not_asked_for_again_where_whoeve
     assert then == api.Settle(number, asked.key)
 
 
-@pytest.mark.parametrize("because", ["it was refused", "whoever said it is gone"])
-async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_in_its_place(
-    because: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
-    here = SimulatedServer(SIZE, keeps=True)
+async def asked_in_vain(
+    here: SimulatedServer, listener: RecordingListener, *, claimed_at: int | None = None
+) -> int:
+    """A start, up to when the first engine has not answered in time; returns its number there."""
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
-    _, journal = await a_journal()
-    listener = RecordingListener(here)
     listener.send(endless(on_disconnect="continue"))
     await asyncio.sleep(0)
     (number,) = here.hub._keepers._searches
+    if claimed_at is not None:
+        here.hub.receive_answer(claimed_at, api.Claimed(number))
+    while not here.hub.serving.engines[0].hangs:  # noqa: ASYNC110 - it is waited for in vain
+        await asyncio.sleep(0)
+    return number
+
+
+@pytest.mark.parametrize("answers", ["before that", "after that"])
+@pytest.mark.parametrize("because", ["it was refused", "whoever said it is gone", "it was begun there"])
+async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_in_its_place(
+    because: str, answers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener)
     if because == "it was refused":
         here.hub.draining = True
-    else:
+    elif because == "whoever said it is gone":
         listener.leave()
-    await settled()
+    if answers == "after that":
+        await settled()
     here.hub.receive_answer(0, api.Adopted(number, journal))
-    *_, then = itertools.chain.from_iterable(here.down)
-    assert then == api.Disown(number)
+    await settled()
+    said = list(itertools.chain.from_iterable(here.down))
+    begun = because == "it was begun there"
+    assert (api.Cancel(number) in said, api.Disown(number) in said) == (begun, not begun)
+
+
+async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_when_it_was_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks for it later would find both."""
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener)
+    here.hub.draining = True
+    await settled()
+    assert listener.error().code == "draining"
+    here.hub.draining = False
+    here.hub.receive_answer(1, api.Adopted(number))
+    listener.send(endless(on_disconnect="continue"))
+    await settled()
+    assert [stream.request_id for stream in here.hub.streams] == ["a"]
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    assert here.engines[0].down[-1] == [api.Cancel(number)]
+
+
+async def test_what_an_engine_has_after_all_is_found_there_where_it_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As another server has claimed the name, and has not begun it."""
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    _, journal = await a_journal()
+    listener = RecordingListener(here)
+    number = await asked_in_vain(here, listener, claimed_at=1)
+    here.hub.receive_answer(0, api.Adopted(number, journal))
+    here.hub.receive_answer(1, api.Adopted(number))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    _, asked, left, again, *_ = itertools.chain.from_iterable(here.engines[0].down)
+    assert (type(asked), left, type(again)) == (api.Adopt, api.Disown(number), api.Adopt)
 
 
 async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
@@ -303,6 +357,27 @@ async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_com
     asked, then = itertools.chain.from_iterable(here.down)
     assert isinstance(asked, api.Adopt)
     assert then == api.Disown(number)
+
+
+async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
+    here = SimulatedServer(SIZE, keeps=True)
+
+    async def in_vain(*numbers: int) -> None:
+        here.hub.serving.engines[0]._unanswered.clear()  # it is taken for well again
+        looked_for = (
+            here.hub._keepers.search(number, bytes([number]), None, lambda: True) for number in numbers
+        )
+        await asyncio.gather(*looked_for)
+
+    await in_vain(1, 2, 3)
+    here.clock.now += keepers.SAID_EVERY_S
+    await in_vain(4)
+    first, then = caplog.messages
+    assert "others" not in first
+    assert then == first + ", nor of 2 others since this was last said"
 
 
 async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> None:
@@ -331,8 +406,9 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
     search = await asked
     here.hub._keepers.receive(slow, api.Adopted(NUMBER, journal))
+    here.hub._keepers.settle(engine_key(key), None, is_there=True)
     assert [found.engine for found in search.found] == [quick]
-    assert here.engines[slow.number].down[-1] == [then]
+    assert here.engines[slow.number].down[-1][0] == then
 
 
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(
@@ -463,3 +539,55 @@ async def test_by_a_clock_that_is_behind_none_lives_longer_than_it_may_in_all() 
     here.clock.advance(1.0)
     assert not before
     assert here.engines[0].down[-1][0] == api.Cancel(NUMBER)
+
+
+async def test_one_that_ends_since_its_engine_is_lost_by_then_holds_no_place_and_has_nobody_wait() -> None:
+    """It was cancelled, which its engine has not answered."""
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True, max_detached=1)
+    listener = RecordingListener(there)
+    listener.send(endless(on_disconnect="pause"))
+    there.tick()
+    (stream,) = there.hub.streams
+    listener.send(protocol.Cancel(request_id="a"))
+    there.deliver_down()
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    found, search = Found(here.hub.serving.engines[0], journal, []), Search([], doubtful=False)
+    here.kill_engine()
+    leaving = RecordingListener(here)
+    await here.hub._adoptions._adopt(StreamKey(TENANT, "a"), NUMBER, search, found, leaving)
+    assert (here.hub.streams, here.hub.is_empty, here.clock.waiting) == ([], True, 0)
+    here.revive_engine()
+    leaving.send(endless("b", on_disconnect="continue"))
+    leaving.leave()
+    assert [stream.request_id for stream in here.hub.streams] == ["b"]
+
+
+async def test_one_that_no_engine_has_begun_with_is_counted_where_it_began_and_waits_where_it_is() -> None:
+    """As it went on, all of it counted once more, as computed again."""
+    there = SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(there)
+    listener.send(endless(past=Past(tokens=[97, 98]), on_disconnect="continue"))
+    listener.send(protocol.Pause(request_id="a"))
+    await settled()
+    there.tick()
+    (stream,) = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    here = SimulatedServer(SIZE, keeps=True, quotas=Quotas(lambda tenant: Allowance(prefill_tokens=99)))
+    taken = here.hub._quotas._accounts[TENANT].here
+    found, search = Found(here.hub.serving.engines[0], journal, []), Search([], doubtful=False)
+    reading = RecordingListener(here)
+    await here.hub._adoptions._adopt(StreamKey(TENANT, "a"), NUMBER, search, found, reading)
+
+    def waiting(*changes: api.AnyChange, admitted: int | None = None) -> int:
+        news = api.News(NUMBER, changes=list(changes), admitted=admitted)
+        here.hub.receive_steps(0, [api.StepOutput(1, [news], api.Stats())])
+        return taken.waiting
+
+    (stream,) = here.hub.streams
+    assert (stream.paused, taken.waiting) == ("client", 0)
+    reading.attach()
+    reading.send(protocol.Resume(request_id="a"))
+    prompt = len(stream.context)
+    assert waiting(api.Resumed(2, recomputed=prompt - 1)) == prompt
+    assert waiting(admitted=0) == 0
+    assert taken.tokens == 0

@@ -314,6 +314,29 @@ async def test_a_model_that_is_let_go_at_once_is_looked_at_now_and_then() -> Non
         assert run.serving == []
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+async def test_a_model_that_is_unloaded_while_it_is_loaded_goes_as_soon_as_it_is(*, pinned: bool) -> None:
+    """Unless it is pinned since."""
+    place = Place("a", "hangs")
+    run = Run(place.place._replace(model="toy"), keep_alive_s={"toy": 1000.0})
+    async with running(run):
+        await run.fleet.start()
+        keeper = run.hub.models.find("toy").keeper
+        assert keeper is not None
+        keeper.want()
+        link = await place.made.get()
+        keeper.unload()
+        if pinned:
+            keeper.pin(pinned=True)
+        link.hear(HELLO)
+        while keeper.state == "loading":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert keeper.state == ("ready" if pinned else "unloading")
+        if not pinned:
+            await link.ended.wait()
+
+
 # -- where they are --------------------------------------------------------------------------------
 
 

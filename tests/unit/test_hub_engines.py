@@ -343,6 +343,92 @@ def submitted(server: SimulatedServer) -> int:
     return sum(isinstance(command, api.Submit) for commands in server.down for command in commands)
 
 
+@pytest.mark.parametrize("suspected", [False, True])
+def test_an_engine_that_comes_before_a_crowd_has_heard_all_is_given_them_as_they_hear(
+    monkeypatch: pytest.MonkeyPatch, *, suspected: bool
+) -> None:
+    """All in one turn 4,096 held everybody up for 40 ms. Who is suspected has its turn all the same."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    for name in "abc":
+        listener.send(endless(name))
+    if suspected:  # none has moved on in the last engine
+        server.kill_engine()
+        for _ in "bc":
+            server.clock.advance(0)
+        server.revive_engine()
+    server.kill_engine()
+    server.revive_engine()
+    given = [submitted(server)]
+    for _ in "bc":
+        server.clock.advance(0)
+        given.append(submitted(server))
+    assert given == ([1, 1, 1] if suspected else [1, 2, 3])
+    for _ in range(4 * (FEW + 1)):
+        for name in "abc":
+            listener.send(protocol.Grant(request_id=name, limit=99))
+        server.tick()
+        server.clock.advance(0)
+    assert server.hub.serving.engines[0].streams == 3
+    assert server.hub.serving.is_proven(0)
+
+
+def test_a_suspect_that_ends_as_its_turn_comes_is_waited_for_by_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It hears only then that its engine is gone, which had yet to answer its cancel."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    for name in "ab":
+        listener.send(endless(name))
+    server.kill_engine()
+    server.clock.advance(0)
+    server.revive_engine()
+    listener.send(protocol.Cancel(request_id="b"))
+    server.kill_engine()
+    server.revive_engine()
+    for _ in range(2 * FEW):
+        listener.hear_token()
+    assert [stream.request_id for stream in server.hub.streams] == ["a"]
+    assert server.hub.serving.is_proven(0)
+    assert server.hub.serving.takes_starts
+
+
+def test_who_comes_to_an_engine_where_a_suspect_is_watched_yet_waits_until_those_before_have_moved_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For ever, where nobody was suspected any more when they came."""
+    server, _ = opened()
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    listener.send(endless("a", credit=Credit(limit=1000)))
+    for name in "bc":
+        listener.send(endless(name, credit=Credit(limit=1)))
+    for _ in range(3 * FEW):
+        listener.hear_token()
+    server.kill_engine()
+    for _ in "bc":
+        server.clock.advance(0)
+    server.revive_engine()
+    for _ in range(3 * FEW):  # under `a` both die alike
+        listener.hear_token()
+    server.kill_engine()
+    server.revive_engine()
+    for _ in range(FEW + 1):
+        listener.hear_token()
+    for name in "bc":
+        listener.send(protocol.Grant(request_id=name, limit=1000))
+    for _ in range(3):
+        server.clock.advance(0)
+    a, b, c = server.hub._registry.entries
+    assert (a.engine is b.engine, c.engine) == (True, None)
+    for _ in range(2 * FEW):
+        server.tick()
+    assert c.engine is a.engine
+
+
 def test_a_new_engine_is_given_many_in_several_goes_and_others_have_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

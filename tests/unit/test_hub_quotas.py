@@ -228,3 +228,15 @@ def test_a_start_that_fails_by_a_mistake_of_ours_takes_no_place_of_its_tenants(
     listener.send(start("b"))
     assert not listener.errors
     rest(server)
+
+
+def test_a_prompt_that_its_client_has_paused_does_not_wait_for_the_engine() -> None:
+    """It shut its own tenant out until it went on, and nothing of it is computed before."""
+    server = SimulatedServer(SIZE, quotas=Quotas(lambda tenant: Allowance(prefill_tokens=150)))
+    listener = RecordingListener(server)
+    listener.send(start(prompt="x" * 100))
+    listener.send(protocol.Pause(request_id="a"))
+    server.tick()
+    assert server.hub.streams[0].paused == "client"
+    listener.send(start("b", prompt="x" * 100))
+    assert not listener.errors

@@ -16,11 +16,13 @@ from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Fork, Message, Params
 from realtime.http.listener import HttpListener
+from realtime.hub import long_texts
 from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
 from realtime.refusal import Refusal
 from realtime.stream.context import COUNTED_S
+from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text.served_model import ServedModel
@@ -181,6 +183,33 @@ async def test_forks_that_have_waited_begin_one_after_the_other() -> None:
     assert streams[-1] == 21
     assert max(after - before for before, after in pairwise(streams)) == 1
     assert not server.hub._long_texts._forking
+
+
+@pytest.mark.parametrize("until", ["it is there", "it has read what was injected"])
+async def test_of_a_crowd_of_forks_that_wait_for_a_stream_some_go_on_in_each_turn(
+    until: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_texts, "WOKEN_A_TURN", 2)
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    reads = until != "it is there"
+    listener.send(start("a", prompt="a" if reads else LONG))
+    with monkeypatch.context() as reading:
+        if reads:
+            reading.setattr(Stream, "reads_injected", True)
+        for n in range(5):
+            listener.send(fork(f"fork{n}", "a"))
+        await asyncio.sleep(0)
+    for entry in server.hub._registry.entries:
+        entry.tell_read()
+    for woken in (2, 4, 5):
+        while len(server.hub.streams) < 1 + woken:  # noqa: ASYNC110 - a thread makes tokens
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert len(server.hub.streams) == 1 + woken
+        server.clock.advance(0)
+    assert not server.hub._long_texts.keys
 
 
 async def test_a_fork_of_what_does_not_begin_is_refused_and_forks_of_each_other_do_not_wait_for_ever() -> (
