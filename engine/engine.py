@@ -185,7 +185,6 @@ class Engine:
         self._lifecycle.add_forced(sequence, tokens)
         sequence.force(tokens)
         self.tokens_total += len(tokens)
-        self._lifecycle.tell_answers(sequence)
         self._end_or_go_on(sequence)
 
     def _end_or_go_on(self, sequence: Sequence) -> None:

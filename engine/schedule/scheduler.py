@@ -102,7 +102,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not self._ready
+        """Whether a step would compute nothing, nor have anything loaded for who is to go on."""
+        return not (self._ready or self._loads)
 
     def has_ready_beside(self, streams: AbstractSet[int]) -> bool:
         return not self._ready <= streams

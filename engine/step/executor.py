@@ -214,7 +214,8 @@ class Executor:
         number is no number. Alone and without drafts, a row reads its own: only the culprit is left with
         none.
         """
-        by_row: dict[int, Result] = {id(row): error for row, error in launched.refused}
+        # A token that nobody wants any more may have been refused: its stream was steered away from there.
+        by_row: dict[int, Result] = {id(row): error for row, error in launched.refused if not row.void}
         for rows, readback in launched.sampled:
             tokens = iter(readback.read())
             by_row |= {id(row): _up_to_wrong(row, list(islice(tokens, 1 + len(row.drafts)))) for row in rows}

@@ -8,7 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from engine import api
+from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
+from tests.fakes.grammars import told
 from tests.fakes.greedy_oracle import oracle
 
 PROMPT = [(at * at * 7 + 3) % 400 for at in range(20)]
@@ -177,3 +179,16 @@ def test_an_end_token_ends_by_what_it_was_sampled_with() -> None:
     assert [told.finish for told in driver.told.values()] == [api.Finish("eos")] * 2
     assert [told.tokens for told in driver.told.values()] == [[end], [end, end]]
     assert [told.changes for told in driver.told.values()] == [[], [api.Adjusted(1)]]
+
+
+def test_what_its_grammar_says_of_a_void_token_ends_nothing() -> None:
+    """Where its row computed more than what that was sampled behind, the rest of it stands."""
+    driver = Driver(engine_of(TOY, Limits(overlap=True, retry=False)))
+    source = told(Grammar(regex="ab")).source
+    asked = api.Sampling(grammar=api.Grammar(source, later=told(Grammar(regex="cd")).source))
+    driver.send(api.Submit(1, PROMPT, asked, 10, bans=[(0, ord("a"))]))
+    driver.step()
+    driver.settle(api.Append(1, [7], grammar_anew=True))
+    assert driver.told[1].changes == [api.Appended(0, 1)]
+    assert bytes(driver.told[1].tokens[:2]) == b"cd"
+    assert driver.told[1].finish == api.Finish("eos")

@@ -98,6 +98,32 @@ def test_where_nobody_else_runs_it_is_waited_for() -> None:
     check(driver)
 
 
+def test_nor_does_it_wait_for_a_command_where_it_comes_back_behind_the_last_that_ran() -> None:
+    driver = Driver(engine_of(TOY, TIGHT))
+    driver.settle(api.Submit(1, ONE, greedy(60), credit=3))
+    driver.settle(api.Pause(1, release=True))
+    driver.settle(api.Submit(2, FILLER[:42], greedy(4), credit=9))
+    driver.settle(api.Grant(1, 99), api.Resume(1))
+    assert copier_of(driver).loaded
+    assert driver.told[1].finish == api.Finish("length")
+    oracle(TOY).check(driver.told[1])
+
+
+def test_nothing_is_kept_in_the_place_of_what_comes_back_meanwhile() -> None:
+    driver = Driver(engine_of(TOY, Limits(kv_tokens=128, step_tokens=64, host_blocks=6)))
+    driver.settle(api.Submit(1, ONE[:20], greedy(60), credit=3))
+    driver.settle(api.Pause(1, release=True))
+    driver.send(api.Submit(2, FILLER[:70], greedy(30), credit=30))
+    driver.step(6)
+    driver.send(api.Submit(3, OTHER[:40], greedy(30), credit=30))
+    driver.until(driver.has(3, 1))
+    # All that the others leave would have room there, now that nothing is computed.
+    driver.send(api.Pause(2, release=True), api.Pause(3, release=True), api.Resume(1), api.Grant(1, 99))
+    driver.until(driver.has(1, 4))
+    assert copier_of(driver).loaded
+    check(driver)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_long_load_sets_out_in_parts_while_others_decode(overlap: bool) -> None:
     driver = coming_back(overlap, kv_tokens=68)
