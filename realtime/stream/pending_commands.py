@@ -98,7 +98,8 @@ class PendingCommands:
     def __init__(self) -> None:
         self.engine: Computing | None = None  # that knows the stream
         self.bytes = 0  # of those that wait
-        self._going_back = self._going_back_untold = 0  # of them: asked for with every token
+        # Of them: asked for with every token, or all news.
+        self._going_back = self._going_back_untold = self._deciding = 0
         self.in_vain = 0  # tokens that were made of texts which are not put in
         self.waiting: list[PendingCommand] = []
         self.under_way = 0  # the first so many of them were sent
@@ -183,6 +184,7 @@ class PendingCommands:
         self.bytes += times * _bytes(pending)
         self._going_back += times * pending.goes_back
         self._going_back_untold += times * pending.goes_back_untold
+        self._deciding += times * (not isinstance(pending.command, api.Adjust))
 
     def send(self, command: api.AnyCommand) -> None:
         """A command that has no reply. Without an engine there is nobody who need hear it."""
@@ -225,6 +227,12 @@ class PendingCommands:
         return any(one.resumes for one in self.waiting)
 
     @property
+    def settled(self) -> bool:
+        """Whether all is answered that may pause it, have it go on, or change what stands: parameters do none
+        of that, and somebody may say others all the time."""
+        return self._deciding == 0
+
+    @property
     def releases(self) -> bool:
         """Whether what was computed is to be given up."""
         return any(isinstance(one.command, api.Pause) and one.command.release for one in self.waiting)
@@ -233,7 +241,8 @@ class PendingCommands:
         """The stream has ended: the commands that will have no reply any more."""
         left = list(self.waiting)
         self.waiting.clear()
-        self.bytes = self.under_way = self._going_back = self._going_back_untold = 0
+        self.bytes = self.under_way = 0
+        self._going_back = self._going_back_untold = self._deciding = 0
         return left
 
 

@@ -67,7 +67,7 @@ class Results:
     def take_to_tell(self) -> protocol.ToolResult | None:
         """Where results waited for others that will not come, since a rewind took back their calls: the last
         of them, which is to be told once more, since all together were never made a turn."""
-        if not self._tools.left or self._commands.waiting or not self._turn_has_ended:
+        if not (self._tools.left and self._commands.settled and self._turn_has_ended):
             return None
         return self._tools.take_left(self._tools.missing)
 

@@ -709,10 +709,10 @@ class Stream:
 
     def _settle(self) -> None:
         """Once all that was asked is answered, and read, it is clear what follows from that by itself."""
-        if self._commands.waiting or self.reads_injected or self.concluded or self._cancelling.asked:
+        if self.reads_injected or self.concluded or self._cancelling.asked or not self._commands.settled:
             return
         self._results.put_in_due()
-        if not self._commands.waiting:
+        if self._commands.settled:
             self._pausing.settle()
             self._check_transition()
 

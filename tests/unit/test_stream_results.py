@@ -32,6 +32,7 @@ from tests.unit.test_stream_tools import ASKED, FIND, MODEL, STOP, lone
 
 pytestmark = pytest.mark.usefixtures("built_again")
 
+ADJUST = protocol.Adjust(request_id="a", params=Params(temperature=0.5))
 ADJUST_AT = protocol.Adjust(request_id="a", params=Params(temperature=0.5), at=3)
 HELD = api.Finish("eos", held=True)
 
@@ -462,6 +463,29 @@ def test_but_not_where_another_call_came_since() -> None:
     assert one.stream.paused == "tool_call"
     both = one.stream.inject_of(result(stop))
     assert told(both) == [find, stop]
+
+
+def test_it_goes_on_with_its_results_though_its_parameters_are_adjusted_all_the_time() -> None:
+    one, (find,) = called(FIND)
+    one.steer(ADJUST)
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.steer(ADJUST)
+    one.answer(api.Adjusted(one.index), api.Appended(one.index, 9))
+    assert one.stream.num_waiting == 2
+    assert one.commands[-1] == api.Resume(7)
+    one.steer(ADJUST)
+    one.answer(api.Adjusted(one.index), api.Resumed(one.index), api.Adjusted(one.index))
+    assert one.commands.count(api.Resume(7)) == 1
+    assert one.stream.paused is None
+
+
+def test_so_are_results_told_once_more() -> None:
+    one, (find, _) = called(FIND, STOP)
+    put_in(one, one.stream.inject_of(result(find)))
+    one.steer(protocol.Rewind(request_id="a", to=len(FIND)))
+    one.steer(ADJUST)
+    one.answer(api.Truncated(len(FIND)))
+    assert one.stream.take_result_to_tell() == result(find)
 
 
 def test_a_stream_that_somebody_paused_takes_results_and_stays_paused() -> None:
