@@ -103,7 +103,7 @@ class Steering:
             case protocol.Pause(kv=kv):
                 self._pausing.released |= kv == "release"
             case protocol.Resume():
-                if self._pausing.reason == "guard":
+                if "guard" in self._pausing.grounds:
                     self._guarding.let_through()
             case protocol.Adjust():
                 assert params is not None

@@ -94,6 +94,20 @@ def test_a_pause_stands_before_the_token_and_resume_lets_it_through() -> None:
     assert [event.index for event in events if isinstance(event, Guarded)] == [14]
 
 
+def test_resume_lets_it_through_also_where_somebody_has_paused_it_since() -> None:
+    """Pausing what is paused changes nothing: the guard had it pause once more."""
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.write("secret")
+    lone.answer(api.Truncated(5), api.Paused(5))
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(5))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(5))
+    lone.take()
+    lone.write("t")
+    assert kinds(lone.take()) == ["Token"]
+
+
 def test_a_pause_goes_to_the_engine_with_its_rewind_however_many_commands_are_under_way() -> None:
     """Else what is decoded in between, where somebody is to look first, would be told."""
     lone = begun(Guard(name="ask", do="pause", regex="secret"))
