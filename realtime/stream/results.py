@@ -78,7 +78,8 @@ class Results:
         if due is None:
             return
         put_in = append_for(self._number, due, offers_tools=self._context.offers_tools)
-        self._commands.request(PendingCommand(put_in, replace(due, ref=None), 0))
+        # Whether it is to go on was asked when it came; it may have been paused since.
+        self._commands.request(PendingCommand(put_in, replace(due, ref=None, resume=False), 0))
         if self._pausing.ends_with_results and self._context.surely_takes(put_in):
             self._pausing.go_on_at_once()
 

@@ -361,6 +361,29 @@ def test_also_where_what_comes_last_is_answered_by_no_engine(last: str) -> None:
     assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
 
 
+@pytest.mark.parametrize("before", ["a refused text", "a refused amend"])
+def test_and_leaves_it_paused_where_somebody_has_paused_it_since(before: str) -> None:
+    """It had gone on: results that were given before the pause were to have it go on."""
+    one, (find,) = called(FIND)
+    if before == "a refused text":
+        texted(one, "So.")
+        refused: api.AnyChange = api.Refused(one.index, reason="grammar")
+    else:
+        one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+        amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+        one.stream.steer_call(amend, 0, one.now)
+        refused = api.Adjusted(one.index)
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.steer(protocol.Pause(request_id="a"))
+    one.answer(refused)
+    one.answer(api.Appended(one.index, 0), api.Paused(one.index))
+    assert one.commands[-1] == api.Append(7, [5] * 9, True)
+    one.answer(api.Appended(one.index, 9))
+    assert kinds(one.take())[-2:] == ["Paused", "Injected"]
+    assert one.stream.paused == "client"
+    assert one.stream.num_waiting == 0
+
+
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("asked", ["resume", "amend"])
 def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
