@@ -141,7 +141,7 @@ class Stream:
             model.fingerprint,
         )
         self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
-        self._results = Results(number, context, self._tools, self._commands, self._pausing)
+        self._results = Results(number, context, model, self._tools, self._commands, self._pausing)
         self._later = LaterCommands(
             number,
             context,

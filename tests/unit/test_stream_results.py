@@ -384,6 +384,23 @@ def test_and_leaves_it_paused_where_somebody_has_paused_it_since(before: str) ->
     assert one.stream.num_waiting == 0
 
 
+def test_results_for_which_there_is_no_room_any_more_when_the_turn_ends_leave_it_waiting() -> None:
+    """It went on without them: it was told to before they were refused."""
+    one = lone(on_tool_call="pause")
+    one.write(FIND)
+    (call,) = one.stream.output.calls
+    room = MODEL.context - len(one.stream.context) - 1
+    one.steer(replace(one.stream.inject_of(result(call.call_id)), tokens=[5] * room))
+    one.answer(api.Appended(one.index, 0))
+    one.write("So.")
+    end(one)
+    assert one.commands[-1] == api.Append(7, [5] * room, True)
+    one.answer(api.Refused(one.index, known=len(one.stream.context), context=MODEL.context))
+    assert kinds(one.take())[-2:] == ["Paused", "Error"]
+    assert one.stream.paused == "tool_call"
+    assert one.stream.num_waiting == 0
+
+
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("asked", ["resume", "amend"])
 def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
