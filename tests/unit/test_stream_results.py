@@ -361,6 +361,26 @@ def test_also_where_what_comes_last_is_answered_by_no_engine(last: str) -> None:
     assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
 
 
+@pytest.mark.parametrize("told", ["result", "text"])
+def test_what_is_told_between_two_amendments_finds_both_of_them_done(told: str) -> None:
+    """Each is done in a turn of its own. What was told in between found one that waited yet: whoever built
+    the stream again, and does one behind the other, commanded something else."""
+    one, (find,) = called(FIND)
+    one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    for _ in range(2):
+        amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+        one.stream.steer_call(amend, 0, one.now)
+    one.answer(api.Adjusted(one.index))
+    assert one.stream.num_waiting == 1
+    one.commands.clear()
+    if told == "result":
+        one.steer(in_tokens(one.stream.inject_of(result(find))))
+    else:
+        one.steer(protocol.Inject(request_id="a", tokens=[5] * 9, grammar="anew", resume=True))
+    assert one.commands == [api.Append(7, [5] * 9, True), api.Resume(7)]
+    assert kinds(one.take()).count("Error") == 2
+
+
 @pytest.mark.parametrize("before", ["a refused text", "a refused amend"])
 def test_and_leaves_it_paused_where_somebody_has_paused_it_since(before: str) -> None:
     """It had gone on: results that were given before the pause were to have it go on."""
