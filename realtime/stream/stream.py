@@ -790,6 +790,7 @@ class Stream:
             if self._reading_on.has_read_enough or self._reading_on.reads_spans:
                 return effective
             pending = self._receive_reply(rest.changes.popleft(), rest.now)
+            self._guarding.has_withheld &= self._commands.goes_back
             if pending is not None and pending.wants_reply:
                 effective.append(pending)
         if self._reading_on.reads_spans:
@@ -837,6 +838,7 @@ class Stream:
         is_plain = output.spans is None and self.context.guards is None
         for at, token in enumerate(news.tokens):
             if self._commands.waiting and self._guarding.withholds:
+                self._guarding.has_withheld = True
                 return False
             index = len(output.tokens)
             delta = output.add(token)

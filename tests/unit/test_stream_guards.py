@@ -716,6 +716,23 @@ def test_what_is_withheld_for_what_goes_back_stays_so_where_guards_are_taken_awa
     assert list(lone.stream.output.tokens) == list(b"abcd")
 
 
+def test_what_comes_behind_what_is_withheld_is_so_too_though_guards_came_and_went_meanwhile() -> None:
+    """It was told, a token too early: the one before it was withheld while there were guards."""
+    lone = begun()
+    lone.write("abcdefgh")
+    lone.take()
+    for guards in ([SECRET], None):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(guards=guards)))
+    lone.steer(protocol.Rewind(request_id="a", to=8))
+    lone.answer(api.Adjusted(8))
+    lone.write("i")
+    lone.answer(api.Adjusted(9))
+    lone.write("j")
+    assert text(lone.take()) == ""
+    lone.answer(api.Truncated(8))
+    assert bytes(list(lone.stream.output.tokens)) == b"abcdefgh"
+
+
 def test_a_guard_that_pauses_in_the_step_in_which_the_turn_ends_has_it_paused() -> None:
     """The end is void; the engine stands still before it, as it is to."""
     one = LoneStream(
