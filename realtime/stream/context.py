@@ -101,9 +101,10 @@ class Context:
         """Its own, or that of its calls."""
         return bool(self.params.grammar) or (self.rules is not None and self.rules.alone is not None)
 
-    def surely_takes(self, put_in: api.Append) -> bool:
-        """Whether no grammar can refuse it."""
-        return put_in.grammar_anew or not self.has_grammar
+    def surely_takes(self, put_in: api.Append, limit: int) -> bool:
+        """Whether it fits, as it stands, and no grammar can refuse it."""
+        fits = len(self) + len(put_in.tokens) < limit
+        return fits and (put_in.grammar_anew or not self.has_grammar)
 
     @property
     def counting_s(self) -> float:

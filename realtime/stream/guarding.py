@@ -26,6 +26,7 @@ class Guarding:
         grants: Grants,
     ) -> None:
         self.held_by: Verdict | None = None  # that it is, or was last, paused for
+        self.has_withheld = False  # something, for what has yet to go back: what comes behind it is void, too
         self._number = number
         self._context = context
         self._outbox = outbox
@@ -38,8 +39,8 @@ class Guarding:
     def withholds(self) -> bool:
         """Whether what is decoded is told to nobody, and counts for nothing: it will be void. Who has guards
         hears of nothing that they would take back."""
-        commands = self._commands
-        return commands.goes_back and (self._context.guards is not None or commands.goes_back_untold)
+        commands, guards = self._commands, self._context.guards
+        return commands.goes_back and (guards is not None or commands.goes_back_untold or self.has_withheld)
 
     def forget_withheld(self, known: int) -> None:
         """What was to take back what is withheld is refused. The engine knows so many output tokens, and

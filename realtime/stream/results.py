@@ -14,6 +14,7 @@ from realtime.stream.pausing import Pausing
 from realtime.stream.pending_commands import PendingCommand, PendingCommands
 from realtime.stream.spanned_text import Call
 from realtime.stream.tool_loop import ResultInject, ToolLoop
+from realtime.text.served_model import ServedModel
 
 
 class Results:
@@ -21,12 +22,14 @@ class Results:
         self,
         number: int,
         context: Context,
+        model: ServedModel,
         tools: ToolLoop,
         commands: PendingCommands,
         pausing: Pausing,
     ) -> None:
         self._number = number
         self._context = context
+        self._model = model
         self._tools = tools
         self._commands = commands
         self._pausing = pausing
@@ -78,8 +81,9 @@ class Results:
         if due is None:
             return
         put_in = append_for(self._number, due, offers_tools=self._context.offers_tools)
-        self._commands.request(PendingCommand(put_in, replace(due, ref=None), 0))
-        if self._pausing.ends_with_results and self._context.surely_takes(put_in):
+        # Whether it is to go on was asked when it came; it may have been paused since.
+        self._commands.request(PendingCommand(put_in, replace(due, ref=None, resume=False), 0))
+        if self._pausing.ends_with_results and self._context.surely_takes(put_in, self._model.context):
             self._pausing.go_on_at_once()
 
 

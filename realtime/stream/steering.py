@@ -84,7 +84,7 @@ class Steering:
             )
         if isinstance(frame, protocol.Inject) and frame.resume:
             put_in = commands[-1]
-            if isinstance(put_in, api.Append) and self._context.surely_takes(put_in):
+            if isinstance(put_in, api.Append) and self._context.surely_takes(put_in, self._model.context):
                 self._pausing.go_on_at_once()
         return None in commands
 
@@ -103,7 +103,7 @@ class Steering:
             case protocol.Pause(kv=kv):
                 self._pausing.released |= kv == "release"
             case protocol.Resume():
-                if self._pausing.reason == "guard":
+                if "guard" in self._pausing.grounds:
                     self._guarding.let_through()
             case protocol.Adjust():
                 assert params is not None

@@ -141,7 +141,7 @@ class Stream:
             model.fingerprint,
         )
         self._reading_on = ReadingOn(context, self._told, self._guarding, self._commands)
-        self._results = Results(number, context, self._tools, self._commands, self._pausing)
+        self._results = Results(number, context, model, self._tools, self._commands, self._pausing)
         self._later = LaterCommands(
             number,
             context,
@@ -694,7 +694,7 @@ class Stream:
         effective = [] if reads_on else self._read_all()
         effective += self._receive_news(news, now)
         if self._commands.waiting:
-            if not self.reads_injected:
+            if self._reading_on.rest is None:
                 self._later.make()
             self._commands.send_more()
         self._settle()
@@ -718,16 +718,19 @@ class Stream:
 
     @property
     def reads_injected(self) -> bool:
-        """Whether it has yet to read what was injected, or to take in what came in the same news behind that.
-        Which calls there are, and whether it reasons, hangs on nothing that may take more or less time: so
-        whoever tells it anything finds all of it read, and waits for that, or else everybody does."""
-        return self._reading_on.rest is not None
+        """Whether it has yet to read what was injected, or to take in what came in the same news behind that,
+        or to do what was asked of calls behind that. Which calls there are, what is still to be answered, and
+        whether it reasons, hangs on nothing that may take more or less time: so whoever tells it anything
+        finds all of it read, and waits for that, or else everybody does."""
+        return self._reading_on.rest is not None or self._commands.to_make is not None
 
     def _read_all(self) -> list[PendingCommand]:
         """Returns the commands that took effect behind it."""
         effective: list[PendingCommand] = []
-        while (rest := self._reading_on.rest) is not None:
-            effective += self.receive_news(api.News(self.number), rest.now)
+        while self.reads_injected:
+            rest = self._reading_on.rest
+            now = 0.0 if rest is None else rest.now  # what is asked of calls is done at no time
+            effective += self.receive_news(api.News(self.number), now)
         return effective
 
     def _receive_news(self, news: api.News, now: float) -> list[PendingCommand]:
@@ -787,6 +790,7 @@ class Stream:
             if self._reading_on.has_read_enough or self._reading_on.reads_spans:
                 return effective
             pending = self._receive_reply(rest.changes.popleft(), rest.now)
+            self._guarding.has_withheld &= self._commands.goes_back
             if pending is not None and pending.wants_reply:
                 effective.append(pending)
         if self._reading_on.reads_spans:
@@ -834,6 +838,7 @@ class Stream:
         is_plain = output.spans is None and self.context.guards is None
         for at, token in enumerate(news.tokens):
             if self._commands.waiting and self._guarding.withholds:
+                self._guarding.has_withheld = True
                 return False
             index = len(output.tokens)
             delta = output.add(token)
@@ -927,11 +932,7 @@ class Stream:
         """Whether it has not read all of what was injected, or of what it is to amend, or its guards of what
         stands: with its next news, of whatever, it reads on."""
         guards = self.context.guards
-        return (
-            self.reads_injected
-            or (guards is not None and guards.reading)
-            or (bool(self._commands.waiting) and self._commands.to_make is not None)
-        )
+        return self.reads_injected or (guards is not None and guards.reading)
 
     @property
     def takes_runs(self) -> bool:

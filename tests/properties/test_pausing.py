@@ -38,6 +38,8 @@ class StandingEngine:
         for command in self._one.commands[self._heard :][:count]:
             self._heard += 1
             self._one.answer(self._change(command))
+            while self._one.stream.reading:  # as it is given its turns, one amendment in each
+                self._one.answer()
 
     def answer_all(self) -> None:
         while len(self._one.commands) > self._heard:

@@ -405,6 +405,28 @@ async def test_what_is_asked_of_a_stream_waits_until_it_has_read_what_was_put_in
     assert listener.errors == []
 
 
+async def test_and_until_what_was_asked_of_its_calls_is_done() -> None:
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener, _ = await called(server)
+    server.in_turns = True
+    listener.send(protocol.Adjust(request_id="a", params=Params(temperature=0.5), ref="0"))
+    for ref in ("1", "2"):
+        listener.send(protocol.Amend(request_id="a", call_id="none", arguments={}, ref=ref))
+    (stream,) = server.hub.streams
+    while not stream.reading:
+        server.tick()
+    listener.send(protocol.Pause(request_id="a", ref="3"))
+    await asyncio.sleep(0)
+    assert stream.to_make is not None
+    assert stream.num_waiting == 1
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    await settled()
+    rest(server)
+    answers = [event for event in listener.heard if isinstance(event, protocol.Error | protocol.Paused)]
+    assert [event.ref for event in answers[-3:]] == ["1", "2", "3"]
+
+
 async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
     server = SimulatedServer(replace(SIZE, kv_tokens=1 << 14, slots=4), tokenizer=knowing())
     crowd, other = RecordingListener(server), RecordingListener(server, "other")

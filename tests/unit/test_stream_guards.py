@@ -94,6 +94,20 @@ def test_a_pause_stands_before_the_token_and_resume_lets_it_through() -> None:
     assert [event.index for event in events if isinstance(event, Guarded)] == [14]
 
 
+def test_resume_lets_it_through_also_where_somebody_has_paused_it_since() -> None:
+    """Pausing what is paused changes nothing: the guard had it pause once more."""
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.write("secret")
+    lone.answer(api.Truncated(5), api.Paused(5))
+    lone.steer(protocol.Pause(request_id="a"))
+    lone.answer(api.Paused(5))
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(api.Resumed(5))
+    lone.take()
+    lone.write("t")
+    assert kinds(lone.take()) == ["Token"]
+
+
 def test_a_pause_goes_to_the_engine_with_its_rewind_however_many_commands_are_under_way() -> None:
     """Else what is decoded in between, where somebody is to look first, would be told."""
     lone = begun(Guard(name="ask", do="pause", regex="secret"))
@@ -700,6 +714,23 @@ def test_what_is_withheld_for_what_goes_back_stays_so_where_guards_are_taken_awa
     lone.write("cd", finish=EOS)
     assert text(lone.take()) == "cd"
     assert list(lone.stream.output.tokens) == list(b"abcd")
+
+
+def test_what_comes_behind_what_is_withheld_is_so_too_though_guards_came_and_went_meanwhile() -> None:
+    """It was told, a token too early: the one before it was withheld while there were guards."""
+    lone = begun()
+    lone.write("abcdefgh")
+    lone.take()
+    for guards in ([SECRET], None):
+        lone.steer(protocol.Adjust(request_id="a", params=Params(guards=guards)))
+    lone.steer(protocol.Rewind(request_id="a", to=8))
+    lone.answer(api.Adjusted(8))
+    lone.write("i")
+    lone.answer(api.Adjusted(9))
+    lone.write("j")
+    assert text(lone.take()) == ""
+    lone.answer(api.Truncated(8))
+    assert bytes(list(lone.stream.output.tokens)) == b"abcdefgh"
 
 
 def test_a_guard_that_pauses_in_the_step_in_which_the_turn_ends_has_it_paused() -> None:

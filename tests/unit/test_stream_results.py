@@ -362,6 +362,66 @@ def test_also_where_what_comes_last_is_answered_by_no_engine(last: str) -> None:
     assert one.commands[-2:] == [api.Append(7, [5] * 9, True), api.Resume(7)]
 
 
+@pytest.mark.parametrize("told", ["result", "text"])
+def test_what_is_told_between_two_amendments_finds_both_of_them_done(told: str) -> None:
+    """Each is done in a turn of its own. What was told in between found one that waited yet: whoever built
+    the stream again, and does one behind the other, commanded something else."""
+    one, (find,) = called(FIND)
+    one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+    for _ in range(2):
+        amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+        one.stream.steer_call(amend, 0, one.now)
+    one.answer(api.Adjusted(one.index))
+    assert one.stream.num_waiting == 1
+    one.commands.clear()
+    if told == "result":
+        one.steer(in_tokens(one.stream.inject_of(result(find))))
+    else:
+        one.steer(protocol.Inject(request_id="a", tokens=[5] * 9, grammar="anew", resume=True))
+    assert one.commands == [api.Append(7, [5] * 9, True), api.Resume(7)]
+    assert kinds(one.take()).count("Error") == 2
+
+
+@pytest.mark.parametrize("before", ["a refused text", "a refused amend"])
+def test_and_leaves_it_paused_where_somebody_has_paused_it_since(before: str) -> None:
+    """It had gone on: results that were given before the pause were to have it go on."""
+    one, (find,) = called(FIND)
+    if before == "a refused text":
+        texted(one, "So.")
+        refused: api.AnyChange = api.Refused(one.index, reason="grammar")
+    else:
+        one.steer(protocol.Adjust(request_id="a", params=Params(temperature=0.5)))
+        amend = protocol.Amend(request_id="a", call_id="none", arguments={})
+        one.stream.steer_call(amend, 0, one.now)
+        refused = api.Adjusted(one.index)
+    one.steer(in_tokens(one.stream.inject_of(result(find))))
+    one.steer(protocol.Pause(request_id="a"))
+    one.answer(refused)
+    one.answer(api.Appended(one.index, 0), api.Paused(one.index))
+    assert one.commands[-1] == api.Append(7, [5] * 9, True)
+    one.answer(api.Appended(one.index, 9))
+    assert kinds(one.take())[-2:] == ["Paused", "Injected"]
+    assert one.stream.paused == "client"
+    assert one.stream.num_waiting == 0
+
+
+def test_results_for_which_there_is_no_room_any_more_when_the_turn_ends_leave_it_waiting() -> None:
+    """It went on without them: it was told to before they were refused."""
+    one = lone(on_tool_call="pause")
+    one.write(FIND)
+    (call,) = one.stream.output.calls
+    room = MODEL.context - len(one.stream.context) - 1
+    one.steer(replace(one.stream.inject_of(result(call.call_id)), tokens=[5] * room))
+    one.answer(api.Appended(one.index, 0))
+    one.write("So.")
+    end(one)
+    assert one.commands[-1] == api.Append(7, [5] * room, True)
+    one.answer(api.Refused(one.index, known=len(one.stream.context), context=MODEL.context))
+    assert kinds(one.take())[-2:] == ["Paused", "Error"]
+    assert one.stream.paused == "tool_call"
+    assert one.stream.num_waiting == 0
+
+
 @pytest.mark.parametrize("answered", [True, False])
 @pytest.mark.parametrize("asked", ["resume", "amend"])
 def test_a_result_waits_where_the_model_is_about_to_write_on(asked: str, answered: bool) -> None:
