@@ -37,7 +37,7 @@ class Results:
     @property
     def _missing(self) -> list[Call]:
         """The calls that have no result then."""
-        calls = calls_then(self._tools.whole, self._commands, len(self._context.output))
+        calls = calls_then(self._tools.calls, self._commands, len(self._context.output))
         return [call for call in calls if call.answered is None]
 
     @property

@@ -55,19 +55,15 @@ class ToolLoop:
     @property
     def missing(self) -> list[Call]:
         """The calls that have no result in the stream."""
-        return [call for call in self.whole if call.answered is None]
+        return [call for call in self.calls if call.end is not None and call.answered is None]
 
     @property
-    def whole(self) -> list[Call]:
-        return [call for call in self._calls if call.end is not None]
-
-    @property
-    def _calls(self) -> list[Call]:
+    def calls(self) -> list[Call]:
         return [] if self._spans is None else self._spans.calls
 
     def find(self, call_id: str) -> Call:
         """A call that has no result."""
-        call = next((call for call in self._calls if call.call_id == call_id), None)
+        call = next((call for call in self.calls if call.call_id == call_id), None)
         if call is None:
             raise Refusal("invalid_params", f'There is no call "{call_id}" in this stream.')
         if call.answered is not None:
@@ -93,7 +89,7 @@ class ToolLoop:
         if not (self._approvals and told):
             return
         known = {event.call_id for event in told}
-        calls = (call for call in self._calls if call.call_id in known)
+        calls = (call for call in self.calls if call.call_id in known)
         waiting = {call.call_id for call in calls if self.waits_for_approval(call)}
         for event in told:
             event.approval = event.end is not None and event.call_id in waiting

@@ -60,6 +60,15 @@ def test_one_that_is_amended_is_none_until_it_is_written_and_nor_are_those_behin
     assert then(gone_back(20), amended("2")) == [("0", False, None), ("1", False, None)]
 
 
+def test_nor_behind_one_that_broke_off() -> None:
+    """It may be amended too."""
+    first, broken, last = calls(3)
+    broken.end = None
+    asked = [amended("1"), told("2")]
+    assert [call.call_id for call in calls_then([first, broken, last], asked[:0], END)] == ["0", "2"]
+    assert [call.call_id for call in calls_then([first, broken, last], asked, END)] == ["0"]
+
+
 def test_the_first_of_two_results_stands() -> None:
     assert then(told("1"), approved("1"), gone_back(END), told("1"))[1] == ("1", True, END)
 
