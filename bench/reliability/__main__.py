@@ -48,6 +48,7 @@ EXPERIMENTS = (
     "poison",
     "grammars",
     "formats",
+    "examples",
     "shortages",
     "drains",
     "soak",

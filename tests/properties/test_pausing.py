@@ -3,11 +3,12 @@ where something holds it, and nowhere else."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,6 +20,7 @@ from tests.fakes.lone_stream import LoneStream
 from tests.unit.test_stream_results import called
 from tests.unit.test_stream_tools import FIND, STOP, lone
 
+EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 REFUSED = 7  # a token that no grammar allows
 CALLS = [call.call_id for call in called(FIND, STOP)[0].stream.output.calls]
 
@@ -162,6 +164,7 @@ def seen(one: LoneStream) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("begin", [waits_for_results, runs, is_paused])
+@settings(max_examples=int(EXAMPLES or 100), derandomize=EXAMPLES is None, database=None)
 @given(st.data())
 def test_it_comes_to_the_same_however_late_it_is_answered(
     begin: Callable[[], LoneStream], data: st.DataObject

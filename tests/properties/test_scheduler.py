@@ -26,7 +26,7 @@ from tests.fakes.written_blocks import WrittenBlocks
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 100),
+    max_examples=int(EXAMPLES or 60),
     stateful_step_count=60,
     derandomize=EXAMPLES is None,
     database=None,

@@ -193,7 +193,7 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
     happened = Counter[str]()
 
     @settings(
-        max_examples=int(EXAMPLES or 110),
+        max_examples=int(EXAMPLES or 60),
         derandomize=EXAMPLES is None,
         database=None,
         deadline=None,

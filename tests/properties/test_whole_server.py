@@ -31,7 +31,7 @@ from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
 EXAMPLES = os.environ.get("MIDSTREAM_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 45),
+    max_examples=int(EXAMPLES or 30),
     stateful_step_count=50,
     derandomize=EXAMPLES is None,
     database=None,
@@ -456,7 +456,7 @@ class Kept(Everything):
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 30))
+TestKept.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
 
 
 class TwoModels(Fleet):
@@ -467,12 +467,12 @@ class TwoModels(Fleet):
 
 
 TestTwoModels = TwoModels.TestCase
-TestTwoModels.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 12))
+TestTwoModels.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 8))
 
 
 TestFleet = Fleet.TestCase
-TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
+TestFleet.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 12))
 
 
 TestOverlapped = Overlapped.TestCase
-TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 20))
+TestOverlapped.settings = settings(SETTINGS, max_examples=int(EXAMPLES or 12))
