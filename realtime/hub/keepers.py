@@ -123,7 +123,7 @@ class Late:
 
 class Claim(Struct):
     number: int
-    at: dict[ServingEngine, None]
+    at: dict[ServingEngine, None]  # nowhere, where all hang
     late: Late
 
 
@@ -178,7 +178,7 @@ class Keepers:
         claim.late.are_told(api.Cancel if is_there else api.Disown)
         if is_there:  # what is looked for from now on is no older
             self._late.pop(name, None)
-        if begun is None or begun[0] == claim.number or list(claim.at) == [begun[1]]:
+        if begun is None or begun[0] == claim.number or claim.at.keys() <= {begun[1]}:
             self._settle(name, claim)
         else:
             self._begun[begun[0]] = (begun[1], name, claim)
@@ -231,10 +231,11 @@ class Keepers:
         asked = answering(self._serving)
         search = self._searches[number] = Search(asked, doubtful=self.unsettled or len(asked) < self.count)
         registrar = None if start is None else chosen(name, asked)
-        if registrar is not None:
+        if start is not None:
             claim = self._claims.setdefault(name, Claim(number, {}, self._late_of(name)))
-            claim.at[registrar] = None
             claim.late.wait()  # for `settle`
+            if registrar is not None:
+                claim.at[registrar] = None
         for engine in asked:
             engine.say(api.Adopt(number, name, engine is registrar, start or b""))
         self._serving.flush()

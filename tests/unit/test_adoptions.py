@@ -304,8 +304,9 @@ async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_
     assert (api.Cancel(number) in said, api.Disown(number) in said) == (begun, not begun)
 
 
+@pytest.mark.parametrize("others", ["answer", "hang too"])
 async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_when_it_was_said_again(
-    monkeypatch: pytest.MonkeyPatch,
+    others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks for it later would find both."""
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
@@ -317,7 +318,8 @@ async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_whe
     await settled()
     assert listener.error().code == "draining"
     here.hub.draining = False
-    here.hub.receive_answer(1, api.Adopted(number))
+    if others == "answer":
+        here.hub.receive_answer(1, api.Adopted(number))
     listener.send(endless(on_disconnect="continue"))
     await settled()
     assert [stream.request_id for stream in here.hub.streams] == ["a"]
