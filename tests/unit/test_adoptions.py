@@ -349,6 +349,22 @@ async def test_what_an_engine_has_after_all_is_found_there_where_it_is_looked_fo
     assert (type(asked), left, type(again)) == (api.Adopt, api.Disown(number), api.Adopt)
 
 
+async def test_of_two_the_other_is_forgotten_where_it_is() -> None:
+    """As one that has ended it would be found again, and be the first of both at times."""
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    del here.hub._adoptions.may_be_found
+    key, journal = await a_journal()
+    RecordingListener(here).send(protocol.Attach(request_id=key.request_id, after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    for engine in (0, 1):
+        here.hub.receive_answer(engine, api.Adopted(number, replace(journal, adoptions=engine)))
+    await settled()
+    *_, last = here.engines[0].down
+    assert last == forgotten(number)
+    assert [entry.engine for entry in here.hub._registry.entries] == [here.hub.serving.engines[1]]
+
+
 async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
     here = SimulatedServer(SIZE, keeps=True)
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
