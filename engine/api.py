@@ -169,7 +169,8 @@ class TellBlocks(Struct, tag=True, array_like=True, frozen=True):
 
 class Note(Command, frozen=True):
     """Something that its gateway was told, in words that are none of an engine's, when it had heard so many
-    news of the stream: kept for whoever adopts it. No words: nobody can build it any more."""
+    news of the stream: kept for whoever adopts it. No words: nobody can build it any more, nor find it once
+    it is cancelled."""
 
     heard: int
     told: bytes

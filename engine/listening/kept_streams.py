@@ -89,6 +89,13 @@ class KeptStreams(Generic[G]):
             self.drop(kept)
         return self._by_key.get(key)
 
+    def take(self, kept: KeptStream[G], command: api.AnyCommand) -> None:
+        """From its gateway. One that is cancelled, and cannot be built, is found no more: another may stand
+        in its place."""
+        kept.journal.take(command)
+        if isinstance(command, api.Cancel) and not kept.journal.whole:
+            self.drop(kept)
+
     def note(self, kept: KeptStream[G], note: api.Note, now: float) -> None:
         kept.journal.note(note, now)
         self._settle(kept)

@@ -198,7 +198,7 @@ class Listener:
         if kept is not None and isinstance(command, api.Note):
             self._kept.note(kept, command, time.time())
         elif kept is not None:
-            kept.journal.take(command)
+            self._kept.take(kept, command)
         if number is None or isinstance(command, api.Note):
             return []  # where it has ended, that news is on its way
         return [replace(command, stream=number)]
@@ -282,6 +282,8 @@ class Listener:
                 moves = (former, left) != (gateway, number)  # it may ask twice
                 if former is not None and moves and former.streams.pop(left, None) is not None:
                     former.answer(api.Moved(left))
+            else:
+                gateway.ended[number] = kept
         gateway.answer(api.Adopted(number, kept.journal.told()))
 
     def dismiss(self, gateway: Gateway) -> None:

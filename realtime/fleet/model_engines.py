@@ -87,7 +87,7 @@ class ModelEngines:
         again. What is being loaded is loaded first: somebody may wait for it."""
         self._leaves = self.state == "loading"
         if self.state == "ready":
-            self.state = "unloading"
+            self._go()
             self._hub.serving.drain(self._model, drains=True)
             self._told.set()
 
@@ -172,10 +172,15 @@ class ModelEngines:
             elif now() - wanted_s >= self._keep_alive_s and not self.pinned:
                 return
 
-    async def _unload(self) -> None:
-        """Nobody is computed there, which was looked at in this very turn of the event loop."""
+    def _go(self) -> None:
+        """Whoever wants it from now on has it loaded again."""
         self.state = "unloading"
         self._wanted.clear()
+
+    async def _unload(self) -> None:
+        """Nobody is computed there, which was looked at in this very turn of the event loop."""
+        if self.state == "ready":
+            self._go()
         for supervisor in self._supervisors:
             supervisor.leave()
         await self.close()

@@ -20,7 +20,7 @@ from midstream import protocol
 from midstream.protocol import StreamFrame
 from realtime.hub.frame_tokenizing import guards_length, start_digest
 from realtime.hub.incoming_news import tokens_computed
-from realtime.hub.keepers import Found, Keepers, Search
+from realtime.hub.keepers import Found, Keepers, Search, forget
 from realtime.hub.keeping import Keeping
 from realtime.hub.listener import Listener
 from realtime.hub.long_texts import told
@@ -131,7 +131,7 @@ class Adoptions:
             found = search.latest
             for other in search.found:
                 if other is not found:
-                    other.engine.say(api.Cancel(number))
+                    forget(other.engine, number)
             if found is not None and listener.gone:
                 found.engine.say(api.Disown(number))  # it waits there for whoever comes next
             elif found is not None:
@@ -168,7 +168,7 @@ class Adoptions:
             raise
         except Exception as error:  # noqa: BLE001 - what it says may quote the text: only its kind is logged
             log.error("a stream cannot be built from its journal: %s in %s", *told(error))
-            found.engine.say(api.Cancel(number))
+            forget(found.engine, number)
             if starts:
                 return
             raise Refusal(

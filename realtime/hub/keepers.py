@@ -95,12 +95,23 @@ class Search:
             self.answered.set()
 
 
+def leave(engine: ServingEngine, number: int) -> None:
+    """What it has waits there for whoever comes next."""
+    engine.say(api.Disown(number))
+
+
+def forget(engine: ServingEngine, number: int) -> None:
+    """What it has ends, and is found by nobody any more: it would stand for what was begun in its place."""
+    engine.say(api.Note(number, 0, b""))
+    engine.say(api.Cancel(number))
+
+
 class Late:
-    """Engines that were waited for in vain, and have a stream of this name after all: what they are told once
+    """Engines that were waited for in vain, and have a stream of this name after all: what becomes of it once
     it is known whether it was begun anew meanwhile."""
 
     def __init__(self) -> None:
-        self._then: type[api.Cancel | api.Disown] | None = api.Disown  # None while that is not known
+        self._then: Callable[[ServingEngine, int], None] | None = leave  # None while that is not known
         self._came: list[tuple[ServingEngine, int]] = []  # and were not told; what number it has there
 
     def came(self, engine: ServingEngine, number: int) -> None:
@@ -108,22 +119,22 @@ class Late:
         if self._then is not None:
             self.are_told(self._then)
 
-    def are_told(self, then: type[api.Cancel | api.Disown]) -> None:
+    def are_told(self, then: Callable[[ServingEngine, int], None]) -> None:
         """From now on, and those that came before."""
         self._then = then
         for engine, number in self._came:
-            engine.say(then(number))
+            then(engine, number)
         self._came.clear()
 
     def wait(self) -> None:
         """Who comes from now on; those that came before are asked again."""
-        self.are_told(api.Disown)
+        self.are_told(leave)
         self._then = None
 
 
 class Claim(Struct):
     number: int
-    at: dict[ServingEngine, None]
+    at: dict[ServingEngine, None]  # nowhere, where all hang
     late: Late
 
 
@@ -175,10 +186,10 @@ class Keepers:
         claim = self._claims.pop(name, None)
         if claim is None:
             return
-        claim.late.are_told(api.Cancel if is_there else api.Disown)
+        claim.late.are_told(forget if is_there else leave)
         if is_there:  # what is looked for from now on is no older
             self._late.pop(name, None)
-        if begun is None or begun[0] == claim.number or list(claim.at) == [begun[1]]:
+        if begun is None or begun[0] == claim.number or claim.at.keys() <= {begun[1]}:
             self._settle(name, claim)
         else:
             self._begun[begun[0]] = (begun[1], name, claim)
@@ -231,10 +242,11 @@ class Keepers:
         asked = answering(self._serving)
         search = self._searches[number] = Search(asked, doubtful=self.unsettled or len(asked) < self.count)
         registrar = None if start is None else chosen(name, asked)
-        if registrar is not None:
+        if start is not None:
             claim = self._claims.setdefault(name, Claim(number, {}, self._late_of(name)))
-            claim.at[registrar] = None
             claim.late.wait()  # for `settle`
+            if registrar is not None:
+                claim.at[registrar] = None
         for engine in asked:
             engine.say(api.Adopt(number, name, engine is registrar, start or b""))
         self._serving.flush()

@@ -215,10 +215,11 @@ class Submission:
     def ended(self, entry: LiveStream) -> None:
         """A stream is no more."""
         engine, number = entry.engine, entry.stream.number
-        given = self._recovery.ended(None if engine is None else engine.number, number)
-        if engine is not None:
+        if engine is None or engine.is_lost:  # another may have its number by now
+            self._recovery.ended(None, number)
+        else:
             engine.take(number)
-            self._clear(engine, given)
+            self._clear(engine, self._recovery.ended(engine.number, number))
 
     def progressed(self, engine: ServingEngine, streams: Iterable[Stream]) -> None:
         """These have moved on. Who has ended since is known no more."""

@@ -33,7 +33,7 @@ class Keeping:
                 if isinstance(command, api.Note):
                     self._streams.note(known, command, NOW)
                 else:
-                    known.journal.take(command)
+                    self._streams.take(known, command)
             if not isinstance(command, api.Note):
                 told.append(command)
         return told

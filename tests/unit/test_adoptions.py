@@ -51,6 +51,11 @@ async def a_journal(**fields: Any) -> tuple[StreamKey, api.Journal]:
     return StreamKey(TENANT, stream.request_id), there.engines[0].keeping.kept[stream.number].journal.told()
 
 
+def forgotten(number: int) -> list[api.AnyCommand]:
+    """What an engine is told of a stream in whose place there is another."""
+    return [api.Note(number, 0, b""), api.Cancel(number)]
+
+
 async def told_engine(
     here: SimulatedServer, key: StreamKey, journal: api.Journal, code: str
 ) -> api.AnyCommand:
@@ -304,8 +309,9 @@ async def test_what_an_engine_has_after_all_stays_there_where_nothing_was_begun_
     assert (api.Cancel(number) in said, api.Disown(number) in said) == (begun, not begun)
 
 
+@pytest.mark.parametrize("others", ["answer", "hang too"])
 async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_when_it_was_said_again(
-    monkeypatch: pytest.MonkeyPatch,
+    others: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks for it later would find both."""
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
@@ -317,12 +323,13 @@ async def test_what_an_engine_has_after_all_is_ended_where_it_was_begun_anew_whe
     await settled()
     assert listener.error().code == "draining"
     here.hub.draining = False
-    here.hub.receive_answer(1, api.Adopted(number))
+    if others == "answer":
+        here.hub.receive_answer(1, api.Adopted(number))
     listener.send(endless(on_disconnect="continue"))
     await settled()
     assert [stream.request_id for stream in here.hub.streams] == ["a"]
     here.hub.receive_answer(0, api.Adopted(number, journal))
-    assert here.engines[0].down[-1] == [api.Cancel(number)]
+    assert here.engines[0].down[-1] == forgotten(number)
 
 
 async def test_what_an_engine_has_after_all_is_found_there_where_it_is_looked_for_again(
@@ -340,6 +347,22 @@ async def test_what_an_engine_has_after_all_is_found_there_where_it_is_looked_fo
         await asyncio.sleep(0)
     _, asked, left, again, *_ = itertools.chain.from_iterable(here.engines[0].down)
     assert (type(asked), left, type(again)) == (api.Adopt, api.Disown(number), api.Adopt)
+
+
+async def test_of_two_the_other_is_forgotten_where_it_is() -> None:
+    """As one that has ended it would be found again, and be the first of both at times."""
+    here = SimulatedServer(SIZE, keeps=True, engines=2)
+    del here.hub._adoptions.may_be_found
+    key, journal = await a_journal()
+    RecordingListener(here).send(protocol.Attach(request_id=key.request_id, after=-1))
+    await asyncio.sleep(0)
+    (number,) = here.hub._keepers._searches
+    for engine in (0, 1):
+        here.hub.receive_answer(engine, api.Adopted(number, replace(journal, adoptions=engine)))
+    await settled()
+    *_, last = here.engines[0].down
+    assert last == forgotten(number)
+    assert [entry.engine for entry in here.hub._registry.entries] == [here.hub.serving.engines[1]]
 
 
 async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
@@ -391,9 +414,9 @@ async def test_of_two_the_one_is_the_stream_to_which_a_client_came_last() -> Non
     assert search.latest.engine is engines[1]
 
 
-@pytest.mark.parametrize(("claims", "then"), [(True, api.Cancel(NUMBER)), (False, api.Disown(NUMBER))])
+@pytest.mark.parametrize("claims", [True, False])
 async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_nothing_for_nobody(
-    claims: bool, then: api.AnyCommand, monkeypatch: pytest.MonkeyPatch
+    claims: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was waited for in vain: nobody would ever go on with what it has, nor end it."""
     monkeypatch.setattr(keepers, "ANSWER_S", 0.0)
@@ -408,7 +431,10 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     here.hub._keepers.receive(slow, api.Adopted(NUMBER, journal))
     here.hub._keepers.settle(engine_key(key), None, is_there=True)
     assert [found.engine for found in search.found] == [quick]
-    assert here.engines[slow.number].down[-1][0] == then
+    said = itertools.chain.from_iterable(here.engines[slow.number].down)
+    assert [one for one in said if isinstance(one, api.Command) and one.stream == NUMBER][1:] == (
+        forgotten(NUMBER) if claims else [api.Disown(NUMBER)]
+    )
 
 
 async def test_nobody_waits_for_the_tools_of_a_crowd_nor_does_the_server_itself(

@@ -337,6 +337,23 @@ async def test_a_model_that_is_unloaded_while_it_is_loaded_goes_as_soon_as_it_is
             await link.ended.wait()
 
 
+async def test_a_model_that_is_wanted_while_it_is_being_unloaded_is_loaded_again() -> None:
+    """By an admin, as no stream waits for it. It is another load."""
+    place = Place("a")
+    run = Run(place.place._replace(model="toy"), keep_alive_s={"toy": 1000.0})
+    async with running(run):
+        await run.fleet.start()
+        keeper = run.hub.models.find("toy").keeper
+        assert keeper is not None
+        keeper.want()
+        await until_begun(run, 1)
+        keeper.unload()
+        assert (keeper.state, keeper.is_wanted) == ("unloading", False)
+        keeper.want()
+        await until_begun(run, 1)
+        assert len(place.links) == 2
+
+
 # -- where they are --------------------------------------------------------------------------------
 
 

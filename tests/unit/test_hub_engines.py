@@ -396,6 +396,40 @@ def test_a_suspect_that_ends_as_its_turn_comes_is_waited_for_by_nobody(
     assert server.hub.serving.takes_starts
 
 
+def test_one_that_ends_before_it_hears_that_its_engine_is_gone_has_nobody_tried_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever was next on the engine that has its number was given to the one that was gone."""
+    server = SimulatedServer(SIZE, engines=2)
+    monkeypatch.setattr(server.hub.serving.losing, "_most", 1)
+    listener = RecordingListener(server)
+    server.kill_engine(0)
+    listener.send(endless("a", credit=Credit(limit=1000)))
+    for _ in range(4 * FEW):
+        server.tick()
+    server.kill_engine(1)
+    server.revive_engine(number=1)
+    listener.send(start("b", params=SHORT, credit=Credit(limit=1, prefetch=12)))
+    for _ in range(5 * FEW):
+        server.tick()
+    server.revive_engine(number=0)
+    listener.send(endless("c", credit=Credit(limit=1000)))
+    server.kill_engine(1)  # under `a` again, and `b` is yet to hear of it
+    server.revive_engine(number=1)
+    for _ in range(2 * FEW):
+        server.deliver_down(1)
+        server.step(1)
+        server.deliver_up(1)
+    server.kill_engine(0)
+    listener.send(protocol.Grant(request_id="b", limit=99))
+    server.clock.advance(0)
+    for _ in range(4 * FEW):
+        server.tick()
+    a, c = server.hub._registry.entries
+    assert (a.engine is c.engine, a.engine is server.hub.serving.engines[1]) == (True, True)
+    assert server.hub.serving.is_proven(1)
+
+
 def test_who_comes_to_an_engine_where_a_suspect_is_watched_yet_waits_until_those_before_have_moved_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -943,6 +943,25 @@ def test_a_gateway_hears_that_another_has_begun_a_stream_of_the_same_name(
     assert first.hear() == api.Kept(3, whole=False)
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_in_whose_place_another_was_begun_is_cancelled_and_found_no_more(
+    engine: SimulatedEngine, connect: Callable[[], Gateway], ended: bool
+) -> None:
+    """It was adopted once more than the other, and stood for it to whoever came next."""
+    first, second = joined(connect, 2)
+    first.send([kept(3)])
+    number = engine.next_commands()[0].stream  # type: ignore[union-attr]
+    assert first.hear() == api.Kept(3)
+    if ended:
+        engine.end(number)
+        assert isinstance(second.hear(), api.StepOutput)
+    second.send([api.Adopt(9, b"key"), api.Note(9, 0, b""), api.Cancel(9), api.Adopt(8, b"key")])
+    assert isinstance(second.hear(), api.Adopted)
+    assert second.hear() == api.Adopted(8)
+    if not ended:
+        assert engine.next_commands() == [api.Cancel(number)]
+
+
 def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gateway]) -> None:
     gateway = connect().join()
     assert welcomed(gateway)
