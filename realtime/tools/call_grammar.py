@@ -175,7 +175,8 @@ class CallGrammar:
             first = [self._message(opened.removeprefix(head)) for opened in self._writing.messages]
             return f"{one_of([*first, self._calls(head)])} {one_of([*whole, self._calls()])}*"
         reasoning, *_, final = self._writing.messages
-        thought = self._lark.until(self._format.fills[0])
+        end, *others = self._format.fills  # each of which ends a message
+        thought = self._lark.until(end, without=others)
         return one_of(
             [
                 f"{self._lark.written(reasoning.removeprefix(head))} {thought} {self._end(final)}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -52,11 +53,13 @@ class Lark:
         parts = self._delimiters.parts(self._delimiters.mark(text))
         return " ".join(f"<[{part}]>" if isinstance(part, int) else quoted(part) for part in parts)
 
-    def until(self, end: str, body: str = ANY, *, empty: bool = True) -> str:
-        """A text, and then what ends it, which stands nowhere in it. `empty`: whether it may be."""
+    def until(self, end: str, body: str = ANY, *, empty: bool = True, without: Sequence[str] = ()) -> str:
+        """A text, and then what ends it, which stands nowhere in it, and nor do those `without` which it is.
+        `empty`: whether it may be."""
         before, rest = self._split(end)
         if not rest:
-            return self.terminal(f"({body} & ~({ANY} {quoted(end)} {ANY})) {quoted(end)}")
+            nowhere = " & ".join(f"~({ANY} {quoted(one)} {ANY})" for one in (end, *without))
+            return self.terminal(f"({body} & {nowhere}) {quoted(end)}")
         if before:
             return f"{self.terminal(f'{body} {quoted(before)}')} {rest}"
         text = TEXT if body == ANY else self.terminal(f"{body} & {TEXT}")

@@ -23,9 +23,9 @@ CHANNEL = "<|channel|>analysis<|message|>Hm<|end|>"
 TO_STOP = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}"
 
 
-def fits(name: str, text: str, *, whole: bool = True, **asked: Any) -> bool:
-    """Whether it may be written; `whole`: and nothing more."""
-    model = HeldModel(name, single=True)
+def fits(name: str, text: str, *, whole: bool = True, single: bool = True, **asked: Any) -> bool:
+    """Whether it may be written; `whole`: and nothing more. `single`: delimiters are tokens."""
+    model = HeldModel(name, single=single)
     options: dict[str, Any] = {"answer": "", "parallel": True} | asked
     lark = CallGrammar(model.pieces.spelling, STOP, **options).lark()
     matcher = Matcher(source_of_lark(lark), model.vocabulary)
@@ -107,6 +107,14 @@ def test_an_answer_that_begins_like_a_call_is_one(text: str, expected: bool) -> 
 def test_where_every_message_has_a_header(text: str, asked: dict[str, Any], expected: bool) -> None:
     assert fits("harmony", text, headed=True, **asked) is expected
     assert fits("harmony", "<|start|>assistant" + text, headed=False, **asked) is expected
+
+
+@pytest.mark.parametrize("end", ["<|call|>", "<|return|>"])
+def test_nothing_that_ends_a_message_stands_in_its_reasoning(end: str) -> None:
+    """Where delimiters are spelt what came behind was read as an answer; where they are tokens it is text."""
+    text = CHANNEL.replace("Hm", f"Hm{end}Hm") + "<|start|>assistant" + TO_STOP
+    assert fits("harmony", text.replace(end, ""), single=False, headed=True)
+    assert not fits("harmony", text, single=False, headed=True)
 
 
 @pytest.mark.parametrize("name", ["gemma4", "functiongemma"])
