@@ -14,7 +14,7 @@ from realtime.stream.spanned_text import Call
 
 def calls_then(calls: Sequence[Call], asked: Iterable[PendingCommand], index: int) -> list[Call]:
     """Those that will be whole. `calls`: all that are now, before output token `index`. Of a result on its
-    way nobody knows how much later it will stand: it counts as in where it may be, since none goes in twice."""
+    way nobody knows how much later it will stand: it counts as in where it may be, as none goes in twice."""
     then = _CallsThen(calls, index)
     for pending in asked:
         frame = pending.frame
