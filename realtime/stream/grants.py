@@ -24,6 +24,7 @@ class Grants:
         memory: Holding,
     ) -> None:
         self.counts_reasoning = False  # whether somebody asks, or has asked, for it to have an end
+        self._expected: object = None  # how many tokens of it there may be, as was asked last
         self._number = number
         self._credit = credit
         self._context = context
@@ -34,7 +35,14 @@ class Grants:
 
     def expect(self, reasoning_tokens: object) -> None:
         """What was asked for last, for when all that was asked has taken effect."""
+        self._expected = reasoning_tokens
         self.counts_reasoning = self._output.spans is not None and reasoning_tokens is not None
+
+    @property
+    def knows_reasoning(self) -> bool:
+        """How long that may be: nothing waits for its answer that may change it. Somebody may say other
+        parameters all the time."""
+        return self._commands.settled and self._expected == self._context.params.reasoning_tokens
 
     @property
     def reasoning_room(self) -> int | None:
@@ -69,7 +77,7 @@ class Grants:
 
     def go_on(self, granted: int) -> None:
         """At an engine that has been granted so much."""
-        withheld = self.counts_reasoning and self._commands.waiting
+        withheld = self.counts_reasoning and not self.knows_reasoning
         self._credit.granted = 0 if withheld else granted
 
     def hold(self) -> None:
@@ -83,7 +91,7 @@ class Grants:
         credit = self._credit
         if credit.granted >= credit.decode_limit:
             return False
-        if self._reads or (self.counts_reasoning and self._commands.waiting):
+        if self._reads or (self.counts_reasoning and not self.knows_reasoning):
             return False  # how much it may reason is not known before that is read, and answered
         sent = self._outbox.sent
         taken = sent if self._context.guards is None else len(self._output)

@@ -25,7 +25,7 @@ class Guarding:
         commands: PendingCommands,
         grants: Grants,
     ) -> None:
-        self.held_by: Verdict | None = None  # that it is, or was last, paused for
+        self.held_by: Verdict | None = None  # that it was paused for last, unless that was let through
         self.has_withheld = False  # something, for what has yet to go back: what comes behind it is void, too
         self._number = number
         self._context = context
@@ -89,9 +89,10 @@ class Guarding:
         self._outbox.put(self._told.rewound(index))
 
     def let_through(self) -> None:
-        """Who goes on from where a guard has paused means what was found, unless that is taken back."""
-        found = self.held_by
-        if found and found.index <= len(self._context.output) and not self._commands.waiting:
+        """Who goes on from where a guard has paused means what was found, unless that is taken back: what has
+        yet to go back to before that forgets it then."""
+        found, self.held_by = self.held_by, None
+        if found and found.index <= len(self._context.output):
             self._context.acts.add(Act(found.guard, found.index))
 
     def take_acted(self) -> list[GuardAction]:

@@ -95,7 +95,7 @@ class Pausing:
 
     def leave(self, step: int) -> None:
         """Nobody listens any more. Where something else is on its way it may go on behind that."""
-        if not self.left and (self._commands.waiting or not self.grounds):
+        if not self.left and not (self.grounds and self._commands.settled):
             self._commands.request(PendingCommand(api.Pause(self._number), None, step))
         self.left = True
 

@@ -347,7 +347,9 @@ class Stream:
         """Where it has as many tokens as it may: the model's own end of it stands there, and it goes on."""
         if not self._grants.counts_reasoning or self.concluded or self._cancelling.asked:
             return
-        if self._commands.waiting or self.reads_injected or (room := self._grants.reasoning_room) is None:
+        if self.reads_injected or not self._grants.knows_reasoning:
+            return
+        if (room := self._grants.reasoning_room) is None:
             return
         if room == 0:
             end = api.Append(self.number, list(self.model.tokenizer.reasoning_end))

@@ -15,6 +15,7 @@ from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.guards.acts import Act, Acts
 from realtime.guards.pattern import pattern_of
 from realtime.refusal import Refusal
+from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.pending_commands import MOST_UNDER_WAY
 from tests.fakes.counted_work import counted
 from tests.fakes.folded_spans import FoldedSpans
@@ -103,6 +104,29 @@ def test_resume_lets_it_through_also_where_somebody_has_paused_it_since() -> Non
     lone.answer(api.Paused(5))
     lone.steer(protocol.Resume(request_id="a"))
     lone.answer(api.Resumed(5))
+    lone.take()
+    lone.write("t")
+    assert kinds(lone.take()) == ["Token"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered"),
+    [
+        (protocol.Adjust(request_id="a", params=Params(top_k=3)), api.Adjusted(5)),
+        (protocol.Inject(request_id="a", tokens=[3]), api.Appended(5, 1)),
+        (protocol.Pause(request_id="a"), api.Paused(5)),
+    ],
+)
+def test_and_where_something_else_that_was_asked_has_no_answer_yet(
+    asked: SteeringFrame, answered: api.AnyChange
+) -> None:
+    """The guard had it pause once more, unless whoever changed something waited before they resumed it."""
+    lone = begun(Guard(name="ask", do="pause", regex="secret"))
+    lone.write("secret")
+    lone.answer(api.Truncated(5), api.Paused(5))
+    lone.steer(asked)
+    lone.steer(protocol.Resume(request_id="a"))
+    lone.answer(answered, api.Resumed(5))
     lone.take()
     lone.write("t")
     assert kinds(lone.take()) == ["Token"]

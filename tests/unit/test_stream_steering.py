@@ -273,6 +273,45 @@ def test_a_pause_for_memory_is_told_and_nobody_asked_for_it() -> None:
     assert lone.final().timing.paused_ms == 2000
 
 
+def reasons(most: int) -> LoneStream:
+    one = LoneStream(
+        model=MODEL, credit=Credit(limit=100), on_disconnect="continue", asked=ASKED, reasoning_tokens=most
+    )
+    one.write("<thin")
+    one.commands.clear()
+    return one
+
+
+def adjusts(**params: Any) -> protocol.Adjust:
+    return protocol.Adjust(request_id="a", params=Params(**params))
+
+
+def test_reasoning_goes_on_and_ends_though_parameters_are_adjusted_all_the_time() -> None:
+    """As by a slider that is moved faster than a busy engine answers: nothing more was granted meanwhile."""
+    one = reasons(5)
+    one.steer(adjusts(temperature=0.1))
+    for token in "k>Hmmmm":
+        one.take()
+        assert one.stream.credit.granted > len(one.stream.output)
+        one.steer(adjusts(temperature=0.2))
+        one.write(token, api.Adjusted(one.index + 1))
+    assert one.commands[-1] == api.Append(7, list(MODEL.tokenizer.reasoning_end))
+    assert one.stream.num_waiting == 2
+
+
+@pytest.mark.parametrize("asked", [[30], [None, 5], [2]])
+def test_but_what_changes_how_long_it_may_be_has_its_answer_before(asked: list[int | None]) -> None:
+    one = reasons(5)
+    for most in asked:
+        one.steer(adjusts(reasoning_tokens=most))
+    if asked == [None, 5]:
+        one.answer(api.Adjusted(5))
+    one.steer(adjusts(temperature=0.1))
+    one.write("k>H")
+    held = [command for command in one.commands if not isinstance(command, api.Adjust)]
+    assert held[-1] == api.Grant(7, 0)
+
+
 def test_who_adopts_a_stream_does_what_was_asked_at_tokens_beyond_what_is_granted_now() -> None:
     """Where its reasoning has an end, less is granted while it goes back."""
     lone = LoneStream(

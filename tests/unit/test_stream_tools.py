@@ -1080,6 +1080,17 @@ def test_but_not_one_that_somebody_who_does_not_listen_had_go_on_since() -> None
     assert one.commands[-2:] == [api.Truncate(7, 2), api.Resume(7)]
 
 
+def test_nor_one_that_waits_for_results_while_parameters_have_no_answer_yet() -> None:
+    """These let nothing go on. It was paused for that, too, and stood still behind its results, which
+    somebody who did not listen had put in before the answer came."""
+    params = protocol.Params(temperature=0.5)
+    one = left_after(STOP, ends=True, asked=lambda _: protocol.Adjust(request_id="a", params=params))
+    assert api.Pause(7) not in one.commands
+    one.steer(early_result(one))
+    one.answer(api.Adjusted(one.index), api.Appended(one.index, 9))
+    assert one.commands[-1] == api.Resume(7)
+
+
 def left_after(text: str, *, ends: bool, asked: Callable[[LoneStream], SteeringFrame]) -> LoneStream:
     """A stream whose reader has left as it wrote this, and asked for something last."""
     fields = ASKED | {"on_tool_call": "pause"}
