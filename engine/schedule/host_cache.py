@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from engine.schedule.block_cache import BlockCache
-from engine.schedule.block_names import block_name, longest_prefix
+from engine.schedule.block_names import block_names, longest_prefix
 from engine.schedule.sequence import Sequence
-from engine.schedule.windows import GONE
+from engine.schedule.windows import first_held
 
 # Nothing is saved while one in so many of the device's blocks, or more, is free. That is more than are
 # evicted ahead of need: those would be lost.
@@ -61,10 +62,12 @@ class HostCache:
         begin, sequence.num_offered = sequence.num_offered, len(sequence.block_hashes)
         if not self.total:
             return
-        for at in range(begin, sequence.num_offered):
-            digest = sequence.block_hashes[at]
-            held = [group for group, table in enumerate(sequence.tables) if table[at] != GONE]
-            self._offered.extend(block_name(digest, group) for group in held)
+        firsts = [max(begin, first_held(table)) for table in sequence.tables]
+        # All that hold the same at once: of a crowd that shares very many, each offers them.
+        for at, end in pairwise(sorted({*firsts, sequence.num_offered})):
+            hashes, held = sequence.block_hashes[at:end], (first <= at for first in firsts)
+            names = [block_names(hashes, group) for group, holds in enumerate(held) if holds]
+            self._offered.extend(chain.from_iterable(zip(*names, strict=True)))
 
     def plan_saves(self, cache: BlockCache, limit: int) -> dict[bytes, BlockCopy]:
         """Offered blocks to be copied now, at most so many, by their hashes. What lay in their places is

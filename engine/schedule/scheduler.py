@@ -29,7 +29,7 @@ from engine.schedule.host_cache import HostCache, Load
 from engine.schedule.memory_line import Look, MemoryLine
 from engine.schedule.prefixes import Prefixes
 from engine.schedule.prompts import Prompts
-from engine.schedule.sequence import Sequence
+from engine.schedule.sequence import NOT_YET, Sequence
 from engine.schedule.serving_order import Rotation, Shares, Turn
 from engine.schedule.victims import Holders
 
@@ -226,7 +226,7 @@ class Scheduler:
 
     def _file_memory(self, sequence: Sequence) -> None:
         if bool(sequence.blocks) != (sequence in self._holders):
-            sequence.memory_since = self.steps
+            sequence.memory_since = NOT_YET if sequence.blocks else self.steps
         self._holders.file(sequence)
         self._prefixes.leave(sequence)
         for follower in self._prefixes.update(sequence):
@@ -449,6 +449,8 @@ class Scheduler:
         sequence.launch(row)
         batch.rows.append(row)
         sequence.last_served = self.steps
+        if samples:
+            sequence.memory_since = min(sequence.memory_since, self.steps)
         self._running.add(sequence.stream)
         self._shares.charge(sequence.tenant, count)
         return count

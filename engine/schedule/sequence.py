@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 ALL = -1  # of the tokens
 OWN = -1  # the number of no tenant
+NOT_YET = 1 << 62  # a step that none comes to
 REMEMBERED = 16  # changes of tokens, each behind the one before
 
 
@@ -93,7 +94,7 @@ class Sequence:
     slot: int = -1  # row of the sampler's parameter tensors; -1 while it has none
     admitted: bool = False  # whether it ever held memory
     last_served: int = 0  # the scheduler's step in which it last had a row
-    memory_since: int = 0  # and since which it has its memory, or waits for it
+    memory_since: int = 0  # and since which it waits for memory, or has tokens of what it has
     tokens_version: int = 0  # times that tokens changed otherwise than by sampling one more
     stood: list[tuple[int, int]] = field(default_factory=list)  # (version, tokens that stood), ever more
     blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last

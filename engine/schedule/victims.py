@@ -3,7 +3,8 @@
 Idle holders lose them first, those with the least claim before others; then, of those who run, those of a
 lower priority, and of one priority the last to come of a tenant that has more memory, or of the claimant's.
 Where that is too little for a newcomer tenants share by time: who has waited for as long as a turn takes has
-what another has had for as long.
+what another has had for as long. That begins with its first token: however long its prompt takes beside
+others, what was computed of it is of use to it.
 An idle stream's claim fades by a level of priority in `AGING_STEPS`; a paused one's is below its equals' at
 once, while one that waits for credit is as good as running for that long.
 
@@ -307,8 +308,8 @@ def claim(sequence: Sequence) -> int:
 
 
 def turns_of(sequence: Sequence, step: int) -> int:
-    """For how many it has waited, or has had its memory."""
-    return (step - sequence.memory_since) // A_TURN
+    """For how many it has waited, or has had tokens of its memory."""
+    return max(0, step - sequence.memory_since) // A_TURN
 
 
 def rank(priority: int, stream: int) -> int:

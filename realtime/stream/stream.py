@@ -998,9 +998,9 @@ class Stream:
                 self._conclude("stop", "eos", now)
             case "length":
                 self._conclude("length", None, now)
-            case "error":
+            case "error" if not self._cancelling.asked or self._stopwatch.admitted:
                 self._end("error", finish.detail, now)
-            case "cancelled":
+            case "cancelled" | "error":  # before it began: others may have its place
                 self._end(*self._cancelling.end, now)
 
     def _conclude(self, reason: FinishReason, why: str | None, now: float) -> None:

@@ -8,6 +8,8 @@ from engine.api import Sampling
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import BlockCopy, HostCache, Load
 from engine.schedule.sequence import Sequence
+from engine.schedule.windows import GONE
+from tests.fakes.counted_work import counted
 
 BLOCK = 4
 
@@ -54,6 +56,18 @@ def test_what_was_offered_is_saved_from_its_beginning_and_once() -> None:
     host.offer(seq)
     assert save(cache, host) == []
     host.audit()
+
+
+def test_who_leaves_very_many_blocks_offers_them_at_once_each_behind_those_before_it() -> None:
+    """Else a step in which a crowd of forks lost a long context took most of a second."""
+    host, seq = HostCache(8000), sequence(1)
+    seq.block_hashes = [at.to_bytes(2) for at in range(1000)]
+    seq.blocks, seq.other_blocks = [*range(1000)], [[GONE] * 998 + [1000, 1001]]
+    with counted() as work:
+        host.offer(seq)
+    assert work.lines < 100
+    last = [b"\x03\xe6", b"\x03\xe6\x01", b"\x03\xe7", b"\x03\xe7\x01"]
+    assert list(host._offered) == [*seq.block_hashes[:998], *last]
 
 
 def test_nothing_is_saved_from_a_device_with_blocks_enough() -> None:

@@ -236,6 +236,20 @@ def test_an_error_of_the_model_is_told_in_its_words() -> None:
     assert (final.finish_reason, final.stop_reason) == ("error", "the model failed on this stream")
 
 
+def test_but_not_of_one_that_was_cancelled_before_it_began() -> None:
+    """Others may have its place then, so that its engine has none for it."""
+    lone = LoneStream()
+    lone.cancel("c")
+    lone.answer(finish=api.Finish("error", "the engine has as many streams as it may"))
+    final = lone.final()
+    assert (final.finish_reason, final.stop_reason, final.ref) == ("cancelled", None, "c")
+    lone = LoneStream()
+    lone.admit()
+    lone.cancel()
+    lone.answer(finish=api.Finish("error", "the model failed on this stream"))
+    assert lone.final().finish_reason == "error"
+
+
 def test_a_character_that_never_becomes_whole_is_replaced_at_the_end() -> None:
     lone = LoneStream()
     lone.stream.receive_news(api.News(7, tokens=[0xF0, 0x9F]), lone.now)

@@ -553,6 +553,25 @@ def test_who_has_waited_for_a_turn_has_what_another_had_for_as_long_and_gives_it
     assert all(one.blocks for one in crowd)
 
 
+def test_a_turn_begins_with_the_first_token_however_long_its_prompt_takes() -> None:
+    """Two that need nearly all, and longer than a turn for that, took it from one another for ever."""
+    driver = SchedulerDriver(blocks=100, step_tokens=64, batch_rows=32)
+    both = first, second = [driver.add(stream, 4 * 90, tenant=stream) for stream in (1, 2)]
+    for one, other in (both, both[::-1]):
+        driver.steps(3)
+        assert one.num_computed < 4 * 80, "of its prompt"
+        other.memory_since -= A_TURN
+        one.memory_since -= A_TURN  # as if many more such steps had gone by
+        driver.steps(5)
+        assert one.num_outputs
+        assert other.evicted or not other.admitted
+        one.memory_since -= A_TURN
+        driver.step()
+        assert one.evicted
+    assert first.blocks
+    assert second.num_outputs
+
+
 def test_whoever_needs_what_several_tenants_have_waits_for_as_many_turns() -> None:
     driver = SchedulerDriver(blocks=100, step_tokens=64, batch_rows=32)
     holders = [driver.add(one, 4 * 24 - 1, tenant=one, credit=1) for one in (1, 2, 3, 4)]
