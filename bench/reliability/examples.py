@@ -10,6 +10,7 @@ from typing import Any
 
 EXAMPLES = 300  # of each property
 VARIABLE = "MIDSTREAM_EXAMPLES"  # which these tests look at
+TIMEOUT_S = 3600  # of one test
 SHOWN = 2000  # characters, of the end of what failed
 
 
@@ -17,7 +18,7 @@ async def measure(scale: float) -> dict[str, Any]:
     examples = max(1, int(scale * EXAMPLES))
     files = drawing_tests()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files),
+        *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--timeout={TIMEOUT_S}", *files),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env=os.environ | {VARIABLE: str(examples)},
