@@ -9,6 +9,8 @@
  * @import { StreamCore } from "./stream-core.js"
  */
 
+import { goesBackTo } from "./protocol.js";
+
 /** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
 
 export class Past {
@@ -90,11 +92,8 @@ export class Past {
    * @param {RequestFrame} frame @param {Exclude<Answered, {type: "error"}>} answer @param {StreamCore} core
    */
   receiveMissed(frame, answer, core) {
-    const at = frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
-    if (at !== undefined) {
-      this.#rewind(at, core.spans.calls);
-      core.rewindTold(at);
-    }
+    const at = goesBackTo(frame);
+    if (at !== undefined) this.#rewind(at, core.spans.calls);
     if (frame.type === "adjust" && answer.type === "adjusted") {
       core.params = { ...core.params, ...frame.params };
       this.receive({ ...answer, params: core.params }, core.spans.calls);

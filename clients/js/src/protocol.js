@@ -34,6 +34,11 @@ export function mayAnswer(event) {
   return !UNASKED.includes(event.type);
 }
 
+/** The output token to which a frame takes the stream back, if it does. @param {RequestFrame} frame @returns {number | undefined} */
+export function goesBackTo(frame) {
+  return frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
+}
+
 /** Sampling parameters, by their names on the wire. */
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",

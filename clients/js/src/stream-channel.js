@@ -90,7 +90,7 @@ export class Channel {
     if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
     return this.#session.request(frame, (answer) => {
-      this.core.told.answered(frame, answer, this.core.text.length);
+      this.core.answered(frame, answer);
       this.recorder?.answered(frame, answer);
     });
   }

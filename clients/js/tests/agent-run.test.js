@@ -90,6 +90,20 @@ test("a result that was taken back while nobody listened is told again, though t
   assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
 });
 
+test("a result that is on its way is told once, whatever a snapshot stands for", async (t) => {
+  const { run, sent, socket } = await writing(t, {});
+  await sent("tool_result");
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(8, { index: 5, text: "", paused: "tool_call", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const resuming = run.stream.resume(); // said behind all that was to be said again
+  const { ref } = await eventually(() => next.sent.find(({ type }) => type === "resume"));
+  next.receive({ type: "resumed", request_id: "r", seq: 9, index: 5, recomputed_tokens: 0, ref });
+  await resuming;
+  assert.equal(next.sent.filter(({ type }) => type === "tool_result").length, 1);
+});
+
 const FOR_NOW = { type: "error", status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 1, request_id: "r" };
 const NO_ROOM = { ...FOR_NOW, status: 400, code: "context_too_long", message: "there is no room", retryable: false };
 

@@ -1,5 +1,7 @@
 /** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
 export function mayAnswer(event: StreamEvent): event is Started | Approved | Paused | Resumed | Adjusted | Injected | Rewound | Final;
+/** The output token to which a frame takes the stream back, if it does. @param {RequestFrame} frame @returns {number | undefined} */
+export function goesBackTo(frame: RequestFrame): number | undefined;
 /**
  * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
