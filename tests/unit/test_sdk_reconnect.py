@@ -43,15 +43,22 @@ from midstream.protocol import (
     Rewind,
     Rewound,
     Snapshot,
+    SnapshotCall,
     Start,
     Token,
     TokenLogprob,
+    ToolArguments,
+    ToolCall,
+    ToolCallDone,
+    ToolResult,
 )
 from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text, started
 
 T = TypeVar("T")
+USER = {"role": "user", "content": "Hi"}
+WEATHER = {"type": "function", "function": {"name": "weather"}}
 
 
 class StateRecorder:
@@ -1017,6 +1024,52 @@ async def test_a_stream_that_had_gone_on_when_it_was_here_again_is_recorded_as_f
         assert await _read(stream) == ["bc", "d"]
     (record,) = midstream.read_records(tmp_path / "r")
     assert [type(line).__name__ for line in record.lines] == ["Tokens", "Lost"]
+
+
+@pytest.mark.parametrize("how", ["refused for now", "not heard"])
+async def test_a_result_that_waited_is_told_until_it_is_heard_where_the_stream_was_started_again(
+    server: FakeServer, client: midstream.Client, peer: Peer, how: str
+) -> None:
+    """Whoever gave it has had his answer."""
+    options = {"tools": [WEATHER], "on_tool_call": "pause", "return_tokens": True}
+    starting = asyncio.create_task(client.start(messages=[USER], request_id="r", **options))
+    await peer.accept_start()
+    stream = await starting
+    calls = [
+        SnapshotCall(index=at, call_id=name, name="weather", arguments="{}", end=at + 1)
+        for at, name in enumerate("ab")
+    ]
+    for call in calls:
+        where = {"request_id": "r", "index": call.index, "call_id": call.call_id}
+        await peer.send(Token(request_id="r", index=call.index, count=1, delta="", tokens=[7]))
+        await peer.send(ToolCall(**where, name="weather"))
+        await peer.send(ToolArguments(**where, count=1, delta="{}"))
+        await peer.send(ToolCallDone(**where, end=call.end or 0))
+    giving = asyncio.create_task(stream.tool_result("a", "mild"))
+    given = await peer.receive(ToolResult)
+    await peer.send(Injected(request_id="r", index=2, count=0, ref=given.ref))
+    await giving
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    await pong(peer)
+    await peer.send(error("unknown_request", "r", frame.ref))
+    peer.seqs["r"] = 0
+    await peer.accept_start()
+    begun = replace(snapshot("r", 2, ""), tokens=[7, 7], tool_calls=calls, paused="tool_call")
+    await peer.send(begun)
+    again = await peer.receive(ToolResult)
+    if how == "refused for now":
+        await peer.send(error("rate_limited", "r", again.ref))
+    else:
+        cut(peer)
+        peer = await reconnected(server, "s2")
+        await attach(peer, 1)
+        await pong(peer)
+    assert await peer.receive(ToolResult) == given
+    await peer.send(Injected(request_id="r", index=2, count=0, ref=given.ref))
+    await peer.send(final("r", 2, "stop"))
+    assert await _read(stream) == ["", ""]
 
 
 async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:

@@ -107,16 +107,21 @@ class Channel:
             self.core.told.sent(frame)
         try:
             return await self._session.request(frame, answer)
-        except MidstreamError:  # nothing more is heard of it
-            self.past.refused(frame)
-            self.core.told.refused(frame)
-            if self._recorder is not None:
-                self._recorder.refused(frame)
+        except MidstreamError:
+            self._refused(frame)
             raise
+
+    def _refused(self, frame: Frame) -> None:
+        """Nothing more is heard of it."""
+        self.past.refused(frame)
+        self.core.told.refused(frame)
+        if self._recorder is not None:
+            self._recorder.refused(frame)
 
     def sent_again(self, results: list[ToolResult]) -> None:
         """Those that waited, where the stream goes on elsewhere."""
         for result in results:
+            self._refused(result)  # where it was
             self.core.told.sent(result)
             self.past.sent(result)
         if self._recorder is not None:
