@@ -1031,7 +1031,7 @@ async def test_a_result_that_waited_is_told_until_it_is_heard_where_the_stream_w
     server: FakeServer, client: midstream.Client, peer: Peer, how: str
 ) -> None:
     """Whoever gave it has had his answer."""
-    options = {"tools": [WEATHER], "on_tool_call": "pause", "return_tokens": True}
+    options: Any = {"tools": [WEATHER], "on_tool_call": "pause", "return_tokens": True}
     starting = asyncio.create_task(client.start(messages=[USER], request_id="r", **options))
     await peer.accept_start()
     stream = await starting
@@ -1040,7 +1040,7 @@ async def test_a_result_that_waited_is_told_until_it_is_heard_where_the_stream_w
         for at, name in enumerate("ab")
     ]
     for call in calls:
-        where = {"request_id": "r", "index": call.index, "call_id": call.call_id}
+        where: dict[str, Any] = {"request_id": "r", "index": call.index, "call_id": call.call_id}
         await peer.send(Token(request_id="r", index=call.index, count=1, delta="", tokens=[7]))
         await peer.send(ToolCall(**where, name="weather"))
         await peer.send(ToolArguments(**where, count=1, delta="{}"))
