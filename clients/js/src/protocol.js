@@ -49,6 +49,9 @@ export const PARAMS = [
 /** Answers that a snapshot tells of, at most. */
 export const MAX_ANSWERED = 64;
 
+/** Steps of steering, and calls, that a start may say again, at most. */
+export const MAX_PAST = 4096;
+
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [
   "request_id", "messages", "prompt", "model", "stream_interval", "priority", "timeout_ms", "on_disconnect",

@@ -30,6 +30,8 @@ export namespace ANSWERS {
 export const PARAMS: string[];
 /** Answers that a snapshot tells of, at most. */
 export const MAX_ANSWERED: 64;
+/** Steps of steering, and calls, that a start may say again, at most. */
+export const MAX_PAST: 4096;
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS: string[];
 /** WebSocket close codes after which a new connection is worth a try. */
