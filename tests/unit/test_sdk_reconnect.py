@@ -1072,6 +1072,34 @@ async def test_a_result_that_waited_is_told_until_it_is_heard_where_the_stream_w
     assert await _read(stream) == ["", ""]
 
 
+async def test_a_run_that_fails_while_the_connection_is_gone_says_so_at_once(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    asked, refused = asyncio.Event(), asyncio.Event()
+
+    async def approve(call: midstream.Call) -> bool:
+        asked.set()
+        await refused.wait()
+        raise OSError("nobody is there")
+
+    agent = midstream.Agent(tools=[WEATHER], approve=approve)
+    running = asyncio.create_task(client.run(agent, "Hi", request_id="r"))
+    await peer.accept_start()
+    run = await running
+    where: dict[str, Any] = {"request_id": "r", "index": 0, "call_id": "a"}
+    await peer.send(token(0, ""))
+    await peer.send(ToolCall(**where, name="weather"))
+    await peer.send(ToolArguments(**where, count=1, delta="{}"))
+    await peer.send(ToolCallDone(**where, end=1, approval=True))
+    answering = asyncio.create_task(run.answer())
+    await asked.wait()
+    cut(peer)
+    await reconnected(server, "s1")  # and nothing is said of the stream
+    refused.set()
+    with pytest.raises(OSError, match="nobody is there"):
+        await answering
+
+
 async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:
     stream = await begin(client, peer)
     await peer.send(final("r", 0, "stop", stop_reason="detached"))

@@ -184,6 +184,10 @@ class Channel:
     def note(self, event: Noted) -> None:
         """Tell whoever reads events, behind those that have come."""
         self.core.note(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits looks anew."""
         self._changed.set()
 
     def fail(self, failure: Callable[[], MidstreamError]) -> None:
