@@ -1451,6 +1451,28 @@ async def test_a_stream_is_taken_over_from_its_first_token_on(
     await attach(await reconnected(server, "s1"), 1)
 
 
+async def test_one_that_was_not_to_be_had_in_time_is_left_as_it_was_and_had_by_whoever_asks_again(
+    client: midstream.Client, peer: Peer
+) -> None:
+    taking = asyncio.create_task(client.attach("r"))
+    asked = await peer.receive(Attach)
+    taking.cancel()
+    await asyncio.wait([taking])
+    await peer.send(started(Start(request_id="r", prompt="Hi")))
+    await peer.send(token(0, "a"))
+    await peer.send(Attached(request_id="r", ref=asked.ref))
+    pinging = asyncio.create_task(client.ping())
+    await pong(peer)  # nothing stood before it
+    await pinging
+    taking = asyncio.create_task(client.attach("r"))
+    again = await peer.receive(Attach)
+    await peer.send(token(1, "b"))
+    await peer.send(Attached(request_id="r", ref=again.ref))
+    stream = await taking
+    await peer.send(final("r", 2, "stop"))
+    assert await _read(stream) == ["a", "b"]
+
+
 async def test_one_that_has_ended_can_be_had_too(client: midstream.Client, peer: Peer) -> None:
     attaching = asyncio.create_task(client.attach("r", credit="auto"))
     frame = await peer.receive(Attach)

@@ -115,8 +115,12 @@ export class Session {
   #giveUp(requestId) {
     const channel = this.#channels.get(requestId);
     if (!channel) return;
-    channel.abandoned ||= channel.core.model === null;
-    if (channel.said) return;
+    if (channel.said && channel.own) {
+      channel.abandoned ||= channel.core.model === null;
+      return;
+    }
+    channel.left = channel.said > 0;
+    if (channel.left) throw requestFinished("nobody has attached to it", requestId);
     const why = requestFinished("it was cancelled before it was asked for", requestId);
     this.#fail(channel, why);
     throw why;
@@ -377,6 +381,7 @@ export class Session {
     if (channel) {
       const { requestId, core: { granted: limit } } = channel;
       channel.core.epoch = event.epoch ?? 0;
+      channel.own = true;
       if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
       this.#resend(channel, event.pending ?? []);
     }

@@ -8,11 +8,11 @@ import { after, before, test } from "node:test";
 import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
-import { Agent, connectWorker, exposeInWorker } from "../src/midstream.js";
+import { Agent, connect, connectWorker, exposeInWorker } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
 import { FakeSocket, READY } from "./fake-socket.js";
 import { final, rewound, snapshot, started, token } from "./sample-events.js";
-import { cutAndReconnect, nextSocket, sendAttached, sendError } from "./scripted-server.js";
+import { cutAndReconnect, nextSocket, sendAttached, sendError, sentFrames } from "./scripted-server.js";
 import { decoded, idle, metrics, serve, streams, until } from "./server-process.js";
 import { startWorker } from "./with-and-without-worker.js";
 
@@ -229,6 +229,37 @@ test("a run tells a result again that was taken back while nobody listened in th
   await rewinding;
   assert.equal((await sent(next, "tool_result")).content, "mild");
 });
+
+for (const where of ["here", "in a worker"]) {
+  test(`a stream that was not to be had in time is left as it was, and had by whoever asks again: socket ${where}`, async (t) => {
+    const { last } = FakeSocket;
+    const connecting = where === "here" ? connect("http://host", { WebSocket: FakeSocket }) : connectWorker(threadless(t, FakeSocket), "http://host");
+    const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+    socket.receive(READY);
+    const client = await connecting;
+    t.after(() => client.close());
+    const abort = new AbortController();
+    const taking = assert.rejects(client.attach("r", { signal: abort.signal }), { name: "AbortError" });
+    const { ref } = await eventually(() => socket.sent[0]);
+    abort.abort();
+    await taking;
+    const pinging = client.ping(); // said behind whatever there was to say of it
+    const ping = await eventually(() => socket.sent.find(({ type }) => type === "ping"));
+    socket.receive({ type: "pong", ref: ping.ref });
+    await pinging;
+    socket.receive(started());
+    socket.receive({ ...token(0, "a"), seq: 1 });
+    socket.receive({ type: "attached", request_id: "r", ref });
+    const again = client.attach("r");
+    const asked = await eventually(() => socket.sent.filter(({ type }) => type === "attach")[1]);
+    socket.receive({ ...token(1, "b"), seq: 2 });
+    socket.receive({ type: "attached", request_id: "r", ref: asked.ref });
+    const stream = await again;
+    assert.equal((await stream.next())?.text, "a");
+    assert.equal((await stream.next())?.text, "b");
+    assert.deepEqual(sentFrames(socket).map(({ type }) => type), ["attach", "ping", "attach"]);
+  });
+}
 
 test("what the page has given up before it began is not asked for elsewhere", async (t) => {
   const worker = threadless(t, FakeSocket);

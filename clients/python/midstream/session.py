@@ -82,13 +82,19 @@ class Session:
 
     # -- sending ---------------------------------------------------------------------------------------
 
-    def add(self, channel: Channel) -> None:
-        """Register a stream's channel, before the stream is asked for."""
+    def add(self, channel: Channel) -> Channel:
+        """Register a stream's channel, before the stream is asked for. What an attach that was given up has
+        brought here is in the channel of that."""
         self._check()
-        if channel.request_id in self._channels:
+        known = self._channels.get(channel.request_id)
+        if known is not None and known.left and not channel.ours:
+            known.left = False
+            return known
+        if known is not None:
             message = f"{channel.request_id!r} is running on this connection already"
             raise from_code("request_conflict", message, channel.request_id)
         self._channels[channel.request_id] = channel
+        return channel
 
     def forget(self, channel: Channel) -> None:
         """It was given up before any server heard of it."""

@@ -66,6 +66,8 @@ class Channel:
         self.start = start
         self.kept = kept
         self.abandoned = False
+        self.ours = start is not None  # what is attached to is somebody else's, until it is here
+        self.left = False  # as it was: the attach was given up
         self.said = 0  # servers that may have heard of it, and have not refused it
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
@@ -226,7 +228,9 @@ class Channel:
             self._session.loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self.core.final is None and not self.failed and not self.abandoned:
+        if self.said and not self.ours:
+            self.left = True
+        elif self.core.final is None and not self.failed and not self.abandoned:
             self.abandoned = True
             if self.said:
                 self._session.send(Cancel(request_id=self.request_id))
