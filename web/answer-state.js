@@ -231,10 +231,11 @@ export class Answer {
       this.transcript.cut(at, event.text_length);
     } else if (event.type === "snapshot") {
       this.#receiveSnapshot(run);
-      this.state = event.paused ? "paused" : "writing";
+      this.#halt(event.paused);
+    } else if (event.type === "restarted") {
+      this.#halt(event.begun.paused);
     } else if (event.type === "paused" || event.type === "resumed") {
-      this.awaitsTools = event.reason === "tool_call";
-      this.state = event.type === "paused" ? "paused" : "writing";
+      this.#halt(event.reason);
     } else if (event.type === "guard") {
       this.transcript.mark({ ...at, kind: "guard", name: event.name, does: event.do });
       this.onguard(event);
@@ -242,6 +243,12 @@ export class Answer {
     if (event.type === "token") return;
     this.#showCalls(run);
     this.onchange(news);
+  }
+
+  /** Or go on, where there is no reason. @param {string} [reason] */
+  #halt(reason) {
+    this.state = reason ? "paused" : "writing";
+    this.awaitsTools = reason === "tool_call";
   }
 
   /** What stands beside the text: what there is to say of it. @param {any} event @returns {string | undefined} */

@@ -150,3 +150,27 @@ def test_a_card_of_which_nothing_is_new_is_not_looked_at(page: Page) -> None:
         }"""
     )
     assert (looked[0] > 0, looked[1], looked[2] > 0) == (True, 0, True)
+
+
+PAUSES = """async (events) => {
+    const { Answer } = await import("/answer-state.js");
+    let tell;
+    const stream = { calls: [], reasoning: "", index: 0, consumed: 0, next: () => new Promise(() => {}) };
+    const run = async (agent, messages, { onevent }) => (tell = onevent, { stream, outcomes: [] });
+    const answer = new Answer(() => ({ run }), [], "");
+    answer.write({ params: {}, window: 1, pace: 0, tools: [], approvals: [] });
+    await new Promise((resolve) => setTimeout(resolve));
+    return events.map((event) => (tell(event), [answer.state, answer.awaitsTools]));
+}"""
+
+
+def test_an_answer_waits_for_tools_though_a_snapshot_or_a_restart_alone_tells_of_that(page: Page) -> None:
+    told = [
+        {"type": "snapshot", "index": 3, "paused": "tool_call"},
+        {"type": "snapshot", "index": 5},
+        {"type": "restarted", "index": 5, "begun": {"paused": "tool_call"}},
+        {"type": "restarted", "index": 5, "begun": {}},
+        {"type": "paused", "index": 5, "reason": "client"},
+    ]
+    waits, writes = ["paused", True], ["writing", False]
+    assert page.evaluate(PAUSES, told) == [waits, writes, waits, writes, ["paused", False]]

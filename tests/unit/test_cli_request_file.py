@@ -143,6 +143,14 @@ def test_a_title_is_the_last_that_was_said() -> None:
         ('{"prompt": "a", "top_p": 3}', "line 1: params.top_p: Expected `float` <= 1.0"),
         ('{"custom_id": "a", "url": "/v1/x", "body": {}, "bdy": {}}', "line 1: there is no field `bdy`"),
         (
+            '{"custom_id": "a", "method": "GET", "url": "/v1/x", "body": {}}',
+            "line 1: method: it must be POST, not GET",
+        ),
+        (
+            '{"prompt": "a", "on_disconnect": "stop"}',
+            "line 1: on_disconnect: it must be cancel or pause or continue, not stop",
+        ),
+        (
             '{"custom_id": "a", "url": "/v1/x", "body": {"stream": true}}',
             "line 1, body: a line of a batch is answered whole: leave out `stream`",
         ),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from midstream import protocol
 from midstream.past import Past
 from midstream.protocol import (
+    MAX_PAST_STEERING,
     Adjusted,
     Amend,
     Grammar,
@@ -64,6 +65,16 @@ def test_what_took_effect_behind_tokens_that_have_not_come_is_not_until_they_do(
     told(past, Adjusted(request_id="a", seq=2, index=4, params=Params(seed=2)))
     assert past.start(START, [7, 8, 9], 3, 0, Spans()) is None
     assert past.start(START, [7, 8, 9, 10], 4, 0, Spans()) is not None
+
+
+def test_more_than_a_server_takes_is_not_said() -> None:
+    past = with_a_call()
+    tokens = list(range(MAX_PAST_STEERING))
+    for index in tokens[:-1]:
+        told(past, Adjusted(request_id="a", seq=index, index=index, params=Params(seed=index)))
+    assert past.start(START, tokens, len(tokens), 0, Spans()) is not None
+    told(past, Adjusted(request_id="a", seq=9999, index=len(tokens), params=Params(seed=2)))
+    assert past.start(START, tokens, len(tokens), 0, Spans()) is None
 
 
 @pytest.mark.parametrize(("index", "exactly"), [(2, False), (3, True)])

@@ -43,15 +43,22 @@ from midstream.protocol import (
     Rewind,
     Rewound,
     Snapshot,
+    SnapshotCall,
     Start,
     Token,
     TokenLogprob,
+    ToolArguments,
+    ToolCall,
+    ToolCallDone,
+    ToolResult,
 )
 from midstream.reconnecting import ClientState
 from tests.fakes.cutting_proxy import CuttingProxy
 from tests.fakes.scripted_server import READY, FakeServer, Peer, Responder, final, responder_text, started
 
 T = TypeVar("T")
+USER = {"role": "user", "content": "Hi"}
+WEATHER = {"type": "function", "function": {"name": "weather"}}
 
 
 class StateRecorder:
@@ -1019,6 +1026,80 @@ async def test_a_stream_that_had_gone_on_when_it_was_here_again_is_recorded_as_f
     assert [type(line).__name__ for line in record.lines] == ["Tokens", "Lost"]
 
 
+@pytest.mark.parametrize("how", ["refused for now", "not heard"])
+async def test_a_result_that_waited_is_told_until_it_is_heard_where_the_stream_was_started_again(
+    server: FakeServer, client: midstream.Client, peer: Peer, how: str
+) -> None:
+    """Whoever gave it has had his answer."""
+    options: Any = {"tools": [WEATHER], "on_tool_call": "pause", "return_tokens": True}
+    starting = asyncio.create_task(client.start(messages=[USER], request_id="r", **options))
+    await peer.accept_start()
+    stream = await starting
+    calls = [
+        SnapshotCall(index=at, call_id=name, name="weather", arguments="{}", end=at + 1)
+        for at, name in enumerate("ab")
+    ]
+    for call in calls:
+        where: dict[str, Any] = {"request_id": "r", "index": call.index, "call_id": call.call_id}
+        await peer.send(Token(request_id="r", index=call.index, count=1, delta="", tokens=[7]))
+        await peer.send(ToolCall(**where, name="weather"))
+        await peer.send(ToolArguments(**where, count=1, delta="{}"))
+        await peer.send(ToolCallDone(**where, end=call.end or 0))
+    giving = asyncio.create_task(stream.tool_result("a", "mild"))
+    given = await peer.receive(ToolResult)
+    await peer.send(Injected(request_id="r", index=2, count=0, ref=given.ref))
+    await giving
+    cut(peer)
+    peer = await reconnected(server, "s1")
+    frame = await peer.receive(Attach)
+    await pong(peer)
+    await peer.send(error("unknown_request", "r", frame.ref))
+    peer.seqs["r"] = 0
+    await peer.accept_start()
+    begun = replace(snapshot("r", 2, ""), tokens=[7, 7], tool_calls=calls, paused="tool_call")
+    await peer.send(begun)
+    again = await peer.receive(ToolResult)
+    if how == "refused for now":
+        await peer.send(error("rate_limited", "r", again.ref))
+    else:
+        cut(peer)
+        peer = await reconnected(server, "s2")
+        await attach(peer, 1)
+        await pong(peer)
+    assert await peer.receive(ToolResult) == given
+    await peer.send(Injected(request_id="r", index=2, count=0, ref=given.ref))
+    await peer.send(final("r", 2, "stop"))
+    assert await _read(stream) == ["", ""]
+
+
+async def test_a_run_that_fails_while_the_connection_is_gone_says_so_at_once(
+    server: FakeServer, client: midstream.Client, peer: Peer
+) -> None:
+    asked, refused = asyncio.Event(), asyncio.Event()
+
+    async def approve(call: midstream.Call) -> bool:
+        asked.set()
+        await refused.wait()
+        raise OSError("nobody is there")
+
+    agent = midstream.Agent(tools=[WEATHER], approve=approve)
+    running = asyncio.create_task(client.run(agent, "Hi", request_id="r"))
+    await peer.accept_start()
+    run = await running
+    where: dict[str, Any] = {"request_id": "r", "index": 0, "call_id": "a"}
+    await peer.send(token(0, ""))
+    await peer.send(ToolCall(**where, name="weather"))
+    await peer.send(ToolArguments(**where, count=1, delta="{}"))
+    await peer.send(ToolCallDone(**where, end=1, approval=True))
+    answering = asyncio.create_task(run.answer())
+    await asked.wait()
+    cut(peer)
+    await reconnected(server, "s1")  # and nothing is said of the stream
+    refused.set()
+    with pytest.raises(OSError, match="nobody is there"):
+        await answering
+
+
 async def test_a_word_that_ends_it_may_be_any(client: midstream.Client, peer: Peer) -> None:
     stream = await begin(client, peer)
     await peer.send(final("r", 0, "stop", stop_reason="detached"))
@@ -1368,6 +1449,28 @@ async def test_a_stream_is_taken_over_from_its_first_token_on(
     assert (await peer.receive(Grant)).limit == 8
     cut(peer)
     await attach(await reconnected(server, "s1"), 1)
+
+
+async def test_one_that_was_not_to_be_had_in_time_is_left_as_it_was_and_had_by_whoever_asks_again(
+    client: midstream.Client, peer: Peer
+) -> None:
+    taking = asyncio.create_task(client.attach("r"))
+    asked = await peer.receive(Attach)
+    taking.cancel()
+    await asyncio.wait([taking])
+    await peer.send(started(Start(request_id="r", prompt="Hi")))
+    await peer.send(token(0, "a"))
+    await peer.send(Attached(request_id="r", ref=asked.ref))
+    pinging = asyncio.create_task(client.ping())
+    await pong(peer)  # nothing stood before it
+    await pinging
+    taking = asyncio.create_task(client.attach("r"))
+    again = await peer.receive(Attach)
+    await peer.send(token(1, "b"))
+    await peer.send(Attached(request_id="r", ref=again.ref))
+    stream = await taking
+    await peer.send(final("r", 2, "stop"))
+    assert await _read(stream) == ["a", "b"]
 
 
 async def test_one_that_has_ended_can_be_had_too(client: midstream.Client, peer: Peer) -> None:

@@ -10,6 +10,7 @@
  * @import { Stream } from "./stream.js"
  */
 
+import { abortable } from "./abortable.js";
 import { notify } from "./callbacks.js";
 import { LimitReached, parsedAnswer } from "./errors.js";
 import { StreamCalls } from "./stream-calls.js";
@@ -30,7 +31,7 @@ export class Run {
   /** @type {RunEvent[] | null} those to be iterated over, where nobody is called with them */ #events;
   #wake = () => {};
   /** @type {Promise<unknown> | null} of what was asked for */ #reading = null;
-  /** @type {Error | null} why it was ended from here */ #failure = null;
+  /** Whether, and why, it was ended from here. */ #ending = new AbortController();
   /** @type {Set<string>} the ids of calls that were whole, also of those that were taken back */ #made = new Set();
 
   /**
@@ -141,8 +142,7 @@ export class Run {
    */
   async answer() {
     if (!this.#reading) this.#events = null;
-    while (await this.stream.next());
-    this.#checkFailure();
+    while (await abortable(this.stream.next(), this.#ending.signal));
     const text = this.stream.text.slice(this.#turns().at(-1)?.length ?? 0);
     if (this.#agent.output === undefined) return text;
     return parsedAnswer(text, /** @type {import("./protocol.js").Final} */ (this.stream.final));
@@ -173,8 +173,8 @@ export class Run {
     for (;;) {
       const event = this.#events.shift();
       if (event) return event;
+      this.#ending.signal.throwIfAborted();
       if (this.stream.final && !this.#reading) {
-        this.#checkFailure();
         if (!this.stream.tryNext()) return null; // which throws where it ended in an error
         continue;
       }
@@ -184,13 +184,10 @@ export class Run {
     }
   }
 
-  #checkFailure() {
-    if (this.#failure) throw this.#failure;
-  }
-
-  /** Whoever reads it is told. @param {Error} why */
+  /** Whoever reads it is told, also where no end of the stream tells of it: the connection may be gone. @param {Error} why */
   #fail(why) {
-    this.#failure ??= why;
+    this.#ending.abort(why);
+    this.#wake();
     this.stream.cancel().catch(() => {}); // where the connection is gone there is nothing to cancel
   }
 
@@ -198,13 +195,13 @@ export class Run {
   #receive(event) {
     this.#tell(event);
     this.#checkLimit();
-    if (!this.#failure || event.type === "final") this.#calls.receive(event); // what has failed begins no tool
+    if (!this.#ending.signal.aborted || event.type === "final") this.#calls.receive(event); // what has failed begins no tool
   }
 
   #checkLimit() {
     const { maxCalls } = this.#agent;
     for (const { call_id, end } of this.stream.calls) if (end !== undefined) this.#made.add(call_id);
-    if (this.#failure || this.#made.size <= maxCalls) return;
+    if (this.#ending.signal.aborted || this.#made.size <= maxCalls) return;
     this.#fail(new LimitReached(`the model made more than ${maxCalls} calls`, this.stream.requestId));
   }
 

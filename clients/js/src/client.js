@@ -177,6 +177,7 @@ export class Client {
     channel.onevent = onevent ?? null;
     channel.recorder = recorder ?? null;
     await abortable(started, signal);
+    channel.own = true;
     return new Stream(channel);
   }
 

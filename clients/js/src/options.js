@@ -39,7 +39,7 @@ const LONGEST_MS = 2 ** 31 - 1; // a timer's: one of more is due at once
  * @property {Had} [had] with `after`: what stood then, as a stream has it in `text`, `index` and `tokens`
  * @property {number} [window] as for `start`
  * @property {"auto"} [credit] where the stream was started so
- * @property {AbortSignal} [signal] cancels the stream
+ * @property {AbortSignal} [signal] cancels the stream; before it is here, gives up attaching, and leaves it as it was
  * @property {(event: StreamEvent) => void} [onevent]
  */
 

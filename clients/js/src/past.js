@@ -9,6 +9,8 @@
  * @import { StreamCore } from "./stream-core.js"
  */
 
+import { MAX_PAST, goesBackTo } from "./protocol.js";
+
 /** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
 
 export class Past {
@@ -43,7 +45,8 @@ export class Past {
     const kept = on_disconnect === "pause" || on_disconnect === "continue";
     // A step may stand behind tokens that were decoded ahead of credit, and never came.
     const known = tokens.length === index && !this.#missing && this.#steps.every(({ step, index: at }) => step && at <= index);
-    if (!this.#begun || !kept || fork || approvals || this.#guarded || !known) return null;
+    const few = Math.max(this.#steps.length, calls.length) <= MAX_PAST;
+    if (!this.#begun || !kept || fork || approvals || this.#guarded || !known || !few) return null;
     const steering = this.#steps.map(({ step }) => /** @type {PastStep} */ (step));
     const { credit } = this.#start;
     const limited = credit && { credit: { ...credit, limit: Math.min(credit.limit ?? 0, index) } };
@@ -90,11 +93,8 @@ export class Past {
    * @param {RequestFrame} frame @param {Exclude<Answered, {type: "error"}>} answer @param {StreamCore} core
    */
   receiveMissed(frame, answer, core) {
-    const at = frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
-    if (at !== undefined) {
-      this.#rewind(at, core.spans.calls);
-      core.rewindTold(at);
-    }
+    const at = goesBackTo(frame);
+    if (at !== undefined) this.#rewind(at, core.spans.calls);
     if (frame.type === "adjust" && answer.type === "adjusted") {
       core.params = { ...core.params, ...frame.params };
       this.receive({ ...answer, params: core.params }, core.spans.calls);

@@ -37,7 +37,23 @@ export class PendingFrames {
 
   /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {PendingFrame} */
   add(frame, onanswer = () => {}) {
-    const ref = `${this.#prefix}${this.#count++}`;
+    return this.#make(`${this.#prefix}${this.#count++}`, frame, onanswer);
+  }
+
+  /**
+   * Once more what has had its answer, by its old ref: before all that has none.
+   * @param {string} ref @param {RequestFrame} frame @param {(event: Answer) => void} onanswer
+   */
+  addAgain(ref, frame, onanswer) {
+    const others = this.#byRef;
+    this.#byRef = new Map();
+    const pending = this.#make(ref, frame, onanswer);
+    for (const [other, one] of others) this.#byRef.set(other, one);
+    return pending;
+  }
+
+  /** @param {string} ref @param {RequestFrame} frame @param {(event: Answer) => void} onanswer @returns {PendingFrame} */
+  #make(ref, frame, onanswer) {
     const requestId = "request_id" in frame ? frame.request_id : undefined;
     let [resolve, reject] = /** @type {any[]} */ ([]);
     /** @type {Promise<Answer>} */

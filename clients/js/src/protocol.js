@@ -34,6 +34,11 @@ export function mayAnswer(event) {
   return !UNASKED.includes(event.type);
 }
 
+/** The output token to which a frame takes the stream back, if it does. @param {RequestFrame} frame @returns {number | undefined} */
+export function goesBackTo(frame) {
+  return frame.type === "rewind" ? frame.to : "at" in frame ? frame.at : undefined;
+}
+
 /** Sampling parameters, by their names on the wire. */
 export const PARAMS = [
   "temperature", "top_p", "top_k", "min_p", "max_tokens", "stop", "seed", "repetition_penalty",
@@ -43,6 +48,9 @@ export const PARAMS = [
 
 /** Answers that a snapshot tells of, at most. */
 export const MAX_ANSWERED = 64;
+
+/** Steps of steering, and calls, that a start may say again, at most. */
+export const MAX_PAST = 4096;
 
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS = [

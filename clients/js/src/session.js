@@ -115,8 +115,12 @@ export class Session {
   #giveUp(requestId) {
     const channel = this.#channels.get(requestId);
     if (!channel) return;
-    channel.abandoned ||= channel.core.model === null;
-    if (channel.said) return;
+    if (channel.said && channel.own) {
+      channel.abandoned ||= channel.core.model === null;
+      return;
+    }
+    channel.left = channel.said > 0;
+    if (channel.left) throw requestFinished("nobody has attached to it", requestId);
     const why = requestFinished("it was cancelled before it was asked for", requestId);
     this.#fail(channel, why);
     throw why;
@@ -344,13 +348,29 @@ export class Session {
   #goOn(channel) {
     const { requestId, core: { granted: limit }, past } = channel;
     if (past?.paused) this.#connection.send({ type: "pause", request_id: requestId });
-    for (const { ref, frame } of past?.waiting ?? []) {
-      past?.sent(ref, frame);
-      this.#connection.send({ ...frame, ref });
-    }
+    for (const { ref } of [...(past?.waiting ?? [])].reverse()) this.#again(channel, ref, new Backoff(Infinity));
     if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
     channel.answersLost = false;
     this.#resend(channel, []);
+  }
+
+  /**
+   * A result that waited elsewhere, which whoever gave it says no more: he has had his answer. Where it is refused for now, or
+   * nobody knows whether it was heard, it is said once more.
+   * @param {Channel} channel @param {string} ref @param {Backoff} backoff
+   */
+  #again(channel, ref, backoff) {
+    const { requestId, core, past } = channel;
+    const frame = past?.waiting.find((waiting) => waiting.ref === ref)?.frame;
+    if (!frame || this.#pending.get(ref) || this.#channels.get(requestId) !== channel) return;
+    past?.sent(ref, frame);
+    const pending = this.#pending.addAgain(ref, frame, (answer) => core.answered(frame, answer));
+    pending.answered.catch((why) => {
+      if (!why.retryable && !(why instanceof ConnectionLost)) return;
+      const wait = Number(backoff.next(performance.now(), why.retryAfterMs ?? 0));
+      setTimeout(() => this.#again(channel, ref, backoff), wait);
+    });
+    if (channel.open) this.#send(pending);
   }
 
   /** The stream is here, with all that was missed. @param {Attached} event */
@@ -361,6 +381,7 @@ export class Session {
     if (channel) {
       const { requestId, core: { granted: limit } } = channel;
       channel.core.epoch = event.epoch ?? 0;
+      channel.own = true;
       if (limit) this.#connection.send({ type: "credit", request_id: requestId, limit });
       this.#resend(channel, event.pending ?? []);
     }

@@ -31,6 +31,7 @@ export class StreamCalls {
   /** @type {Map<string, Known>} by call */ #outcomes = new Map();
   /** Calls that the agent was asked about, @type {WeakSet<Call>} */ #asked = new WeakSet();
   /** and with what arguments one may be made that it has changed. @type {Map<string, object>} */ #agreed = new Map();
+  /** Those of which the model is being told what came. @type {Set<string>} */ #telling = new Set();
   #agent;
   #stream;
   #tell;
@@ -103,12 +104,15 @@ export class StreamCalls {
   /** Where the server refuses it, it was not said, and what was said before stands. @param {Call} call @param {Result} result */
   async #give(call, result) {
     const before = this.#outcomes.get(call.call_id);
+    this.#telling.add(call.call_id);
     try {
       return await this.#settle(call, result);
     } catch (error) {
       this.#outcomes.delete(call.call_id);
       if (before) this.#outcomes.set(call.call_id, before);
       throw error;
+    } finally {
+      this.#telling.delete(call.call_id);
     }
   }
 
@@ -160,7 +164,7 @@ export class StreamCalls {
     const { calls, told } = this.#stream;
     for (const [id, outcome] of this.#outcomes) {
       if (!calls.some((call) => sameCall(call, outcome.call))) this.#outcomes.delete(id);
-      else if (!told.has(id)) outcome.said = false;
+      else if (!told.has(id) && !this.#telling.has(id)) outcome.said = false;
     }
   }
 
@@ -188,11 +192,13 @@ export class StreamCalls {
 
   /** The model is told, or where that cannot be, as with a text too long, that it cannot. @param {Call} call */
   async #inform(call) {
+    this.#telling.add(call.call_id);
     let refusal = await this.#refusal(call);
     if (refusal) {
       this.#note(call, { error: refusal.message });
       refusal = await this.#refusal(call);
     }
+    this.#telling.delete(call.call_id);
     if (refusal) this.#fail(refusal); // for that there is no room either
   }
 
@@ -228,12 +234,15 @@ export class StreamCalls {
     }
   }
 
-  /** @param {string} id */
+  /** What was heard and taken back by now is said again. @param {string} id */
   async #send(id) {
-    const outcome = /** @type {Known} */ (this.#outcomes.get(id));
-    outcome.said = true;
-    const { error, content } = outcome;
-    return error === undefined ? this.#stream.toolResult(id, content) : this.#stream.toolError(id, error);
+    for (;;) {
+      const outcome = /** @type {Known} */ (this.#outcomes.get(id));
+      outcome.said = true;
+      const { error, content } = outcome;
+      const index = await (error === undefined ? this.#stream.toolResult(id, content) : this.#stream.toolError(id, error));
+      if (this.#stream.told.has(id) || this.#outcomes.get(id) !== outcome) return index;
+    }
   }
 }
 

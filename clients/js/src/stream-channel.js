@@ -50,6 +50,12 @@ export class Channel {
   outlives = false;
   /** Whether nobody wants it any more. */
   abandoned = false;
+  /** Whether it is this client's to cancel: what is attached to is somebody else's, until it is here; */
+  own = true;
+  /** and is left as it was where that was given up. */
+  left = false;
+  /** The event behind which it was attached to. */
+  after = -1;
   /** How many servers may have heard of it, and have not refused it. */
   said = 0;
 
@@ -90,7 +96,7 @@ export class Channel {
     if (this.core.final) throw requestFinished("the stream has ended", this.requestId);
     if (this.failure) throw this.failure;
     return this.#session.request(frame, (answer) => {
-      this.core.told.answered(frame, answer, this.core.text.length);
+      this.core.answered(frame, answer);
       this.recorder?.answered(frame, answer);
     });
   }
@@ -132,10 +138,16 @@ export class Channel {
     this.#resolveNextEvent();
   }
 
+  /** What has come where another attach was given up. @param {Channel} left */
+  takeUp({ core, open, said }) {
+    Object.assign(this, { core, open, said });
+  }
+
   /** Nobody wants this stream any more: cancel it. */
   abandon() {
     if (this.core.final || this.failure || this.abandoned) return;
-    this.abandoned = true;
+    if (this.own) this.abandoned = true;
+    else this.left = true;
     this.#session.request({ type: "cancel", request_id: this.requestId }).catch(() => {}); // it is gone: all is well
   }
 
@@ -154,6 +166,8 @@ export function channelFor(frame, { window, had }, session, signal) {
   const core = new StreamCore(window, start?.stream_interval, start?.credit);
   if (frame.type === "attach" && had) core.startAt(frame.after, had);
   const channel = new Channel(frame.request_id, core, session, signal);
+  channel.after = core.seq;
+  channel.own = start !== null;
   channel.outlives = !start || start.on_disconnect !== undefined;
   return channel;
 }
@@ -165,7 +179,9 @@ export class Channels {
   /** @param {Channel} channel */
   add(channel) {
     const { requestId } = channel;
-    if (this.#byName.has(requestId)) {
+    const known = this.#byName.get(requestId);
+    if (known?.left && !channel.own && known.after === channel.after) channel.takeUp(known);
+    else if (known) {
       const message = `"${requestId}" is running on this connection already`;
       const conflict = new MidstreamError(message, { code: "request_conflict", status: 409, requestId });
       channel.fail(conflict); // else its signal would cancel the one that has the name

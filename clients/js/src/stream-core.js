@@ -5,12 +5,12 @@
  * events that it has seen before, and refuses a sequence of events that the protocol does not allow. It does
  * not know who waits for a chunk, nor how a grant is sent.
  * @module
- * @import { Beside, Credit, Final, Params, PauseReason, Restarted } from "./protocol.js"
+ * @import { Answer, Beside, Credit, Final, Params, PauseReason, RequestFrame, Restarted } from "./protocol.js"
  * @import { Rewound, Snapshot, Started, StreamEvent, Token, TokenLogprob } from "./protocol.js"
  */
 
 import { ProtocolError } from "./errors.js";
-import { MAX_INDEX } from "./protocol.js";
+import { MAX_INDEX, goesBackTo } from "./protocol.js";
 import { Spans } from "./spans.js";
 import { Told } from "./told.js";
 import { utf16Length } from "./utf16-length.js";
@@ -288,7 +288,7 @@ export class StreamCore {
       throw new ProtocolError(`rewound to token ${event.index} of ${this.index}, where it never stood`);
     }
     this.spans.rewind(event);
-    this.rewindTold(event.index);
+    this.#rewindTold(event.index);
     this.text = this.text.slice(0, length);
     this.index = event.index;
     this.#newest = Math.min(this.#newest, event.index);
@@ -300,8 +300,15 @@ export class StreamCore {
       .filter(({ chunk }) => chunk.count || chunk.text);
   }
 
+  /** What was asked took effect, as a snapshot alone may tell. @param {RequestFrame} frame @param {Answer} answer */
+  answered(frame, answer) {
+    const index = goesBackTo(frame);
+    if (index !== undefined) this.#rewindTold(index);
+    this.told.answered(frame, answer, this.text.length);
+  }
+
   /** Of what the client has said nothing stands behind there. @param {number} index */
-  rewindTold(index) {
+  #rewindTold(index) {
     const whole = this.spans.calls.filter(({ end = Infinity }) => end <= index);
     this.told.rewind(index, whole.map(({ call_id }) => call_id));
   }
@@ -317,7 +324,7 @@ export class StreamCore {
     }
     this.#receiveStarted(event);
     this.spans.receiveSnapshot(event);
-    this.rewindTold(index);
+    this.#rewindTold(index);
     this.pauseReason = event.paused ?? null;
     this.epoch = event.epoch ?? 0;
     const taken = this.text.slice(0, this.#consumedLength);

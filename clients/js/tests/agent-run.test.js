@@ -90,6 +90,20 @@ test("a result that was taken back while nobody listened is told again, though t
   assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
 });
 
+test("a result that is on its way is told once, whatever a snapshot stands for", async (t) => {
+  const { run, sent, socket } = await writing(t, {});
+  await sent("tool_result");
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(8, { index: 5, text: "", paused: "tool_call", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const resuming = run.stream.resume(); // said behind all that was to be said again
+  const { ref } = await eventually(() => next.sent.find(({ type }) => type === "resume"));
+  next.receive({ type: "resumed", request_id: "r", seq: 9, index: 5, recomputed_tokens: 0, ref });
+  await resuming;
+  assert.equal(next.sent.filter(({ type }) => type === "tool_result").length, 1);
+});
+
 const FOR_NOW = { type: "error", status: 429, code: "rate_limited", message: "slower", retryable: true, retry_after_ms: 1, request_id: "r" };
 const NO_ROOM = { ...FOR_NOW, status: 400, code: "context_too_long", message: "there is no room", retryable: false };
 
@@ -114,14 +128,14 @@ for (const [kind, options, done] of /** @type {[string, any, any][]} */ ([
 
 test("where there is room for no result, nor for an error, the run ends, and whoever reads it is told", async (t) => {
   const { run, sent, socket } = await calling(t, {});
-  const reading = run.answer();
+  const reading = assert.rejects(run.answer(), /there is no room/);
   for (const count of [1, 2]) {
     const told = await frames(socket, "tool_result", count);
     socket.receive({ ...NO_ROOM, ref: told[count - 1].ref });
   }
   const { ref } = await sent("cancel");
   socket.receive({ ...final("cancelled"), seq: 6, ref });
-  await assert.rejects(reading, /there is no room/);
+  await reading;
 });
 
 test("a result that waited and is told again elsewhere stands where it goes in", () => {
@@ -172,10 +186,27 @@ for (const [what, approve, why] of /** @type {[string, () => any, RegExp][]} */ 
 ])) {
   test(`${what} ends the run, and whoever reads it is told`, async (t) => {
     const { run, sent, socket } = await calling(t, { approve }, { approval: true });
-    const reading = run.answer();
+    const reading = assert.rejects(run.answer(), why);
     const { ref } = await sent("cancel");
     socket.receive({ ...final("cancelled"), seq: 6, ref });
-    await assert.rejects(reading, why);
+    await reading;
+  });
+}
+
+for (const [how, read] of /** @type {[string, (run: import("../src/midstream.js").Run) => Promise<unknown>][]} */ ([
+  ["answer", (run) => run.answer()],
+  ["iterating", async (run) => {
+    for await (const _ of run);
+  }],
+])) {
+  test(`a run that fails while the connection is gone says so at once: ${how}`, async (t) => {
+    let refuse = () => {};
+    const approve = () => new Promise((_, reject) => (refuse = () => reject(new Error("nobody is there"))));
+    const { run, socket } = await calling(t, { approve }, { approval: true });
+    const reading = assert.rejects(read(run), /nobody is there/);
+    await cutAndReconnect(socket); // and nothing is said of the stream
+    refuse();
+    await reading;
   });
 }
 
@@ -183,7 +214,7 @@ test("a call beyond `maxCalls` does not run, and one that was taken back is one 
   let runs = 0;
   const tools = [{ name: "weather", run: () => ++runs }];
   const { run, sent, socket } = await calling(t, { tools, maxCalls: 1 });
-  const reading = run.answer();
+  const reading = assert.rejects(run.answer(), LimitReached);
   const call = { request_id: "r", index: 0, call_id: "b" };
   socket.receive({ ...rewound(0, 0), seq: 6 });
   socket.receive({ ...token(0, "", { count: 5 }), seq: 7 });
@@ -192,7 +223,7 @@ test("a call beyond `maxCalls` does not run, and one that was taken back is one 
   socket.receive({ ...call, type: "tool_call_done", seq: 9, end: 5 });
   const { ref } = await sent("cancel");
   socket.receive({ ...final("cancelled"), seq: 10, ref });
-  await assert.rejects(reading, LimitReached);
+  await reading;
   assert.equal(runs, 1);
 });
 

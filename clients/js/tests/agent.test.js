@@ -208,6 +208,7 @@ withAndWithoutWorker("agents", [scripted], (fixture) => {
     const agent = new Agent({ tools: [weather], maxCalls: 1 });
     const run = await fixture.client.run(agent, saying(spelt("Rome"), spelt("Bonn"), "Mild."));
     await assert.rejects(run.answer(), LimitReached);
+    await run.stream.cancel();
     assert.equal(run.stream.final?.finish_reason, "cancelled");
   });
 

@@ -34,6 +34,18 @@ test("what took effect behind tokens that were decoded ahead of credit is not sa
   assert.equal(past.start(core(3))?.past?.steering?.length, 1);
 });
 
+test("more than a server takes is not said", () => {
+  const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
+  const tokens = [...Array(4096).keys()];
+  const core = /** @type {any} */ ({ tokens, index: tokens.length, text: "", spans: new Spans() });
+  past.receive(started({ seed: 1 }), []);
+  const adjust = (/** @type {number} */ index) => past.receive(/** @type {any} */ ({ type: "adjusted", request_id: "a", seq: index, index, params: { seed: index } }), []);
+  tokens.forEach(adjust);
+  assert.equal(past.start(core)?.past?.steering?.length, 4096);
+  adjust(4096);
+  assert.equal(past.start(core), null);
+});
+
 test("a result that waited for others is not of the call that is written anew", () => {
   const past = new Past(/** @type {any} */ ({ type: "start", request_id: "a", on_disconnect: "continue", params: {} }));
   const calls = (/** @type {number | undefined} */ end) => /** @type {any[]} */ ([{ call_id: "c", name: "find", arguments: "{}", index: 1, end }]);

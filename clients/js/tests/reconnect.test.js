@@ -459,6 +459,40 @@ test("a stream that the server has lost fails alone, and says so", async (t) => 
   assert.equal(next.sent.at(-1).type, "start", "its name is free");
 });
 
+for (const how of ["refused for now", "not heard"]) {
+  test(`a result that waited is told until it is heard where its stream was started again: ${how}`, async (t) => {
+    const tools = [{ name: "weather", run: () => "" }];
+    const { socket, stream } = await running(t, { tools, on_tool_call: "pause", return_tokens: true });
+    const calls = ["a", "b"].map((call_id, index) => ({ index, call_id, name: "weather", arguments: "{}", end: index + 1 }));
+    let seq = 1;
+    for (const { arguments: delta, ...call } of calls) {
+      socket.receive({ ...token(call.index, ""), tokens: [7], seq: seq++ });
+      socket.receive({ ...call, request_id: "r", type: "tool_call", seq: seq++ });
+      socket.receive({ ...call, request_id: "r", type: "tool_arguments", seq: seq++, count: 1, delta });
+      socket.receive({ ...call, request_id: "r", type: "tool_call_done", seq: seq++ });
+    }
+    const giving = stream.toolResult("a", "mild");
+    const given = await eventually(() => socket.sent.find(({ type }) => type === "tool_result"));
+    const waits = (/** @type {number} */ at) => ({ type: "injected", request_id: "r", seq: at, index: 2, count: 0, ref: given.ref });
+    socket.receive(waits(seq));
+    await giving;
+    let next = await cutAndReconnect(socket);
+    sendError(next, { code: "unknown_request", request_id: "r", ref: next.sent.at(-1).ref });
+    const { ref } = await eventually(() => next.sent.find(({ type }) => type === "start"));
+    next.receive({ ...started(), ref });
+    next.receive({ ...snapshot(1, { index: 2, text: "", tokens: [7, 7], tool_calls: calls, paused: "tool_call" }) });
+    const told = () => next.sent.filter(({ type }) => type === "tool_result");
+    assert.deepEqual(told(), [given]);
+    if (how === "refused for now") sendError(next, { code: "rate_limited", retryable: true, request_id: "r", ref: given.ref });
+    else {
+      next = await cutAndReconnect(next, "s3");
+      sendAttached(next);
+    }
+    await eventually(() => told().length === (how === "not heard" ? 1 : 2));
+    assert.deepEqual(told().at(-1), given);
+  });
+}
+
 test("what a snapshot stands for is unknown though it is counted right behind what had come", async (t) => {
   const { socket, stream } = await running(t); // as by a server that has it from another: somebody else has put something in
   const next = await cutAndReconnect(socket);

@@ -8,11 +8,11 @@ import { after, before, test } from "node:test";
 import { Worker } from "node:worker_threads";
 import { WebSocket } from "ws";
 
-import { connectWorker, exposeInWorker } from "../src/midstream.js";
+import { Agent, connect, connectWorker, exposeInWorker } from "../src/midstream.js";
 import { eventually } from "./eventually.js";
 import { FakeSocket, READY } from "./fake-socket.js";
-import { final, started, token } from "./sample-events.js";
-import { cutAndReconnect, nextSocket, sendAttached, sendError } from "./scripted-server.js";
+import { final, rewound, snapshot, started, token } from "./sample-events.js";
+import { cutAndReconnect, nextSocket, sendAttached, sendError, sentFrames } from "./scripted-server.js";
 import { decoded, idle, metrics, serve, streams, until } from "./server-process.js";
 import { startWorker } from "./with-and-without-worker.js";
 
@@ -201,6 +201,65 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
   gone.receive({ type: "attached", request_id: "r", ref: gone.sent[attached].ref });
   assert.deepEqual([(await (await taking).next({ timeout: 5000 }))?.text, (await taking).text], ["y", "xy"]);
 });
+
+test("a run tells a result again that was taken back while nobody listened in the worker", async (t) => {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.receive(READY);
+  const client = await connecting;
+  t.after(() => client.close());
+  const sent = (/** @type {FakeSocket} */ where, /** @type {string} */ kind) => eventually(() => where.sent.find(({ type }) => type === kind));
+  const running = client.run(new Agent({ tools: [{ name: "weather", run: () => "mild" }] }), "Hi", { request_id: "r" });
+  socket.receive({ ...started(), ref: (await sent(socket, "start")).ref });
+  const run = await running;
+  const call = { index: 0, call_id: "a", name: "weather" };
+  socket.receive({ ...token(0, "", { count: 5 }), seq: 1 });
+  socket.receive({ ...call, request_id: "r", type: "tool_call", seq: 2 });
+  socket.receive({ ...call, request_id: "r", type: "tool_arguments", seq: 3, count: 5, delta: "{}" });
+  socket.receive({ ...call, request_id: "r", type: "tool_call_done", seq: 4, end: 5 });
+  socket.receive({ type: "injected", request_id: "r", seq: 5, index: 7, count: 9, ref: (await sent(socket, "tool_result")).ref });
+  const rewinding = run.stream.rewind(6);
+  const back = /** @type {any} */ ({ ...rewound(6, 0), ref: (await sent(socket, "rewind")).ref, tool_calls: 1, arguments_length: 2 });
+  const next = await cutAndReconnect(socket);
+  await sent(next, "attach");
+  next.receive(snapshot(8, { index: 8, text: "", tool_calls: [{ ...call, arguments: "{}", end: 5 }], answered: [back] }));
+  sendAttached(next);
+  await rewinding;
+  assert.equal((await sent(next, "tool_result")).content, "mild");
+});
+
+for (const where of ["here", "in a worker"]) {
+  test(`a stream that was not to be had in time is left as it was, and had by whoever asks again: socket ${where}`, async (t) => {
+    const { last } = FakeSocket;
+    const connecting = where === "here" ? connect("http://host", { WebSocket: FakeSocket }) : connectWorker(threadless(t, FakeSocket), "http://host");
+    const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+    socket.receive(READY);
+    const client = await connecting;
+    t.after(() => client.close());
+    const abort = new AbortController();
+    const taking = assert.rejects(client.attach("r", { signal: abort.signal }), { name: "AbortError" });
+    const { ref } = await eventually(() => socket.sent[0]);
+    abort.abort();
+    await taking;
+    const pinging = client.ping(); // said behind whatever there was to say of it
+    const ping = await eventually(() => socket.sent.find(({ type }) => type === "ping"));
+    socket.receive({ type: "pong", ref: ping.ref });
+    await pinging;
+    socket.receive(started());
+    socket.receive({ ...token(0, "a"), seq: 1 });
+    socket.receive({ type: "attached", request_id: "r", ref });
+    const again = client.attach("r");
+    const asked = await eventually(() => socket.sent.filter(({ type }) => type === "attach")[1]);
+    socket.receive({ ...token(1, "b"), seq: 2 });
+    socket.receive({ type: "attached", request_id: "r", ref: asked.ref });
+    const stream = await again;
+    assert.equal((await stream.next())?.text, "a");
+    assert.equal((await stream.next())?.text, "b");
+    assert.deepEqual(sentFrames(socket).map(({ type }) => type), ["attach", "ping", "attach"]);
+  });
+}
 
 test("what the page has given up before it began is not asked for elsewhere", async (t) => {
   const worker = threadless(t, FakeSocket);

@@ -20,7 +20,7 @@
  * @property {Had} [had] with `after`: what stood then, as a stream has it in `text`, `index` and `tokens`
  * @property {number} [window] as for `start`
  * @property {"auto"} [credit] where the stream was started so
- * @property {AbortSignal} [signal] cancels the stream
+ * @property {AbortSignal} [signal] cancels the stream; before it is here, gives up attaching, and leaves it as it was
  * @property {(event: StreamEvent) => void} [onevent]
  */
 /**
@@ -121,7 +121,7 @@ export type AttachOptions = {
      */
     credit?: "auto" | undefined;
     /**
-     * cancels the stream
+     * cancels the stream; before it is here, gives up attaching, and leaves it as it was
      */
     signal?: AbortSignal | undefined;
     onevent?: ((event: StreamEvent) => void) | undefined;

@@ -1,13 +1,3 @@
-/**
- * The past of a stream: what its start says again, where nobody but its client knows the stream any more.
- *
- * It has the steering that took effect, each at its token, and follows rewinds; output is the core's. What the server
- * alone knows (the tokens with which a call was amended, what another connection put in) cannot be said again as long as
- * it stands. Frames and events in; pure.
- * @module
- * @import { Answered, Call, Injected, Params, PastStep, RequestFrame, Snapshot, Start, StreamEvent, ToolResultFrame } from "./protocol.js"
- * @import { StreamCore } from "./stream-core.js"
- */
 /** @typedef {{step: PastStep | null, index: number, count: number}} Step `step` is null where it cannot be said. */
 export class Past {
     /** @param {Start} start */

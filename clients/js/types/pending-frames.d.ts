@@ -19,6 +19,11 @@ export class PendingFrames {
     constructor(prefix?: string);
     /** @param {RequestFrame} frame @param {(event: Answer) => void} [onanswer] @returns {PendingFrame} */
     add(frame: RequestFrame, onanswer?: (event: Answer) => void): PendingFrame;
+    /**
+     * Once more what has had its answer, by its old ref: before all that has none.
+     * @param {string} ref @param {RequestFrame} frame @param {(event: Answer) => void} onanswer
+     */
+    addAgain(ref: string, frame: RequestFrame, onanswer: (event: Answer) => void): PendingFrame;
     /** @param {string | undefined} ref */
     get(ref: string | undefined): PendingFrame | undefined;
     /** In the order in which they were added. @returns {PendingFrame[]} */

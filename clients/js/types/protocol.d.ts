@@ -1,5 +1,7 @@
 /** @param {StreamEvent} event @returns {event is Exclude<Answer, Attached | Pong>} */
 export function mayAnswer(event: StreamEvent): event is Started | Approved | Paused | Resumed | Adjusted | Injected | Rewound | Final;
+/** The output token to which a frame takes the stream back, if it does. @param {RequestFrame} frame @returns {number | undefined} */
+export function goesBackTo(frame: RequestFrame): number | undefined;
 /**
  * The Midstream protocol, as types: every frame a client may send and every event a server may answer with.
  *
@@ -28,6 +30,8 @@ export namespace ANSWERS {
 export const PARAMS: string[];
 /** Answers that a snapshot tells of, at most. */
 export const MAX_ANSWERED: 64;
+/** Steps of steering, and calls, that a start may say again, at most. */
+export const MAX_PAST: 4096;
 /** The fields of `start` that are no sampling parameters, and that a caller gives. */
 export const START_FIELDS: string[];
 /** WebSocket close codes after which a new connection is worth a try. */

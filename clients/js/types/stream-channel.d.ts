@@ -42,6 +42,12 @@ export class Channel {
     outlives: boolean;
     /** Whether nobody wants it any more. */
     abandoned: boolean;
+    /** Whether it is this client's to cancel: what is attached to is somebody else's, until it is here; */
+    own: boolean;
+    /** and is left as it was where that was given up. */
+    left: boolean;
+    /** The event behind which it was attached to. */
+    after: number;
     /** How many servers may have heard of it, and have not refused it. */
     said: number;
     /** Whether a server is to hear of it. Of what was given up only one that may have it: anywhere else whoever has its name is somebody else. */
@@ -57,6 +63,8 @@ export class Channel {
     /** Wait for the next event, or the end of events. */
     nextEvent(): Promise<void>;
     wake(): void;
+    /** What has come where another attach was given up. @param {Channel} left */
+    takeUp({ core, open, said }: Channel): void;
     /** Nobody wants this stream any more: cancel it. */
     abandon(): void;
     #private;

@@ -82,8 +82,8 @@ export class StreamCore {
      * @returns {boolean} whether it was new
      */
     receive(event: StreamEvent): boolean;
-    /** Of what the client has said nothing stands behind there. @param {number} index */
-    rewindTold(index: number): void;
+    /** What was asked took effect, as a snapshot alone may tell. @param {RequestFrame} frame @param {Answer} answer */
+    answered(frame: RequestFrame, answer: Answer): void;
     #private;
 }
 /**
@@ -135,5 +135,7 @@ import type { Restarted } from "./protocol.js";
 import type { StreamEvent } from "./protocol.js";
 import type { Snapshot } from "./protocol.js";
 import type { Beside } from "./protocol.js";
+import type { RequestFrame } from "./protocol.js";
+import type { Answer } from "./protocol.js";
 import type { Credit } from "./protocol.js";
 import type { TokenLogprob } from "./protocol.js";

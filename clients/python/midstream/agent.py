@@ -140,7 +140,8 @@ class Run:
         return Reading(self._next, self._stream.channel)
 
     async def _next(self) -> Event | None:
-        event, limit = await self._stream.next_event(), self.agent.max_calls
+        event = await self._stream.next_event(lambda: self._tasks.failure is not None)
+        limit = self.agent.max_calls
         if limit is not None and len(self._stream.channel.core.spans.made) > limit:  # before the tool runs
             raise LimitReached(f"the model made more than {limit} calls")
         if event is not None:

@@ -150,7 +150,8 @@ class Client:
 
         It gives the stream from its first token on, and whoever had it loses it. It must have been started
         with on_disconnect="pause" or "continue" to outlive its starter; it is as before when this client
-        closes. credit="auto" if it was started so. A stream that ended can be had for some minutes, too.
+        closes. credit="auto" if it was started so. A stream that ended can be had for some minutes, too. To
+        give up attaching cancels nothing.
 
         Raises UnknownRequest or RequestExpired if the server knows nothing of it.
         """
@@ -180,12 +181,13 @@ class Client:
         return await self.start(window=window, credit=credit, **options)
 
     async def _open(self, channel: Channel, first_frame: Start | Attach, answer: type[Event]) -> Stream:
-        self._session.add(channel)
+        channel = self._session.add(channel)
         try:
             await channel.request(first_frame, answer)
         except BaseException:
             channel.abandon()
             raise
+        channel.ours = True
         return Stream(channel)
 
     async def complete(self, **options: Unpack[StartOptions]) -> Completion:

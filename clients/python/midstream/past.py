@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import (
+    MAX_PAST_CALLS,
+    MAX_PAST_STEERING,
     Amend,
     Frame,
     Inject,
@@ -63,7 +65,8 @@ class Past:
         begun = self._begun
         told = start.on_disconnect != "cancel" and start.fork is None and not start.approvals
         known = len(tokens) == index and not self._missing
-        if begun is None or begun.guards or not (told and known):
+        few = len(self._steps) <= MAX_PAST_STEERING and len(spans.calls) <= MAX_PAST_CALLS
+        if begun is None or begun.guards or not (told and known and few):
             return None
         steering: list[PastAdjust | PastInject] = []
         for step, _ in self._steps:

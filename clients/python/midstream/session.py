@@ -11,14 +11,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import random
 import secrets
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TypeVar, cast
 
 from midstream.backoff import Backoff
 from midstream.connection import Connection
-from midstream.errors import MidstreamError, TooLarge, from_code, from_event, not_the_same, stream_lost
+from midstream.errors import (
+    ConnectionLost,
+    MidstreamError,
+    RequestError,
+    TooLarge,
+    from_code,
+    from_event,
+    not_the_same,
+    stream_lost,
+)
 from midstream.pending_frames import PendingFrame, idempotent, unknown_outcome
 from midstream.protocol import (
     Attach,
@@ -30,6 +41,7 @@ from midstream.protocol import (
     Frame,
     GoingAway,
     Grant,
+    Injected,
     Pause,
     Pong,
     Replace,
@@ -37,6 +49,7 @@ from midstream.protocol import (
     Start,
     Started,
     StreamEvent,
+    ToolResult,
 )
 from midstream.stream_channel import Channel
 
@@ -69,13 +82,19 @@ class Session:
 
     # -- sending ---------------------------------------------------------------------------------------
 
-    def add(self, channel: Channel) -> None:
-        """Register a stream's channel, before the stream is asked for."""
+    def add(self, channel: Channel) -> Channel:
+        """Register a stream's channel, before the stream is asked for. What an attach that was given up has
+        brought here is in the channel of that."""
         self._check()
-        if channel.request_id in self._channels:
+        known = self._channels.get(channel.request_id)
+        if known is not None and known.left and not channel.ours:
+            known.left = False
+            return known
+        if known is not None:
             message = f"{channel.request_id!r} is running on this connection already"
             raise from_code("request_conflict", message, channel.request_id)
         self._channels[channel.request_id] = channel
+        return channel
 
     def forget(self, channel: Channel) -> None:
         """It was given up before any server heard of it."""
@@ -371,11 +390,40 @@ class Session:
         assert self._connection is not None, "it has just said so"
         if channel.past.paused:
             self._connection.send(Pause(request_id=channel.request_id))
-        channel.sent_again(waiting := channel.past.waiting)
-        for result in waiting:
-            self._say(self._connection, result)
+        waiting = [result for result in channel.past.waiting if result.ref not in self._pending]
+        channel.sent_again(waiting)
+        again = [self._again(channel, result, Backoff(math.inf)) for result in waiting]
+        self._pending = {str(one.frame.ref): one for one in again} | self._pending
         channel.answers_lost = False
         self._resend(channel, ())
+
+    def _again(self, channel: Channel, result: ToolResult, backoff: Backoff) -> PendingFrame:
+        """A result that waited elsewhere. Whoever gave it has had his answer, and says it no more."""
+        pending = PendingFrame(result, Injected, self.loop.create_future())
+        pending.future.add_done_callback(partial(self._answered_again, channel, result, backoff))
+        return pending
+
+    def _answered_again(
+        self, channel: Channel, result: ToolResult, backoff: Backoff, answered: asyncio.Future[Event]
+    ) -> None:
+        """Where it is refused for now, or nobody knows whether it was heard, it is said once more."""
+        del self._pending[str(result.ref)]
+        error = answered.exception()
+        refused = isinstance(error, RequestError) and error.retryable
+        if channel.ended or not (refused or isinstance(error, ConnectionLost)):
+            return
+        after_s = (error.retry_after_ms or 0) / 1000 if isinstance(error, RequestError) else 0.0
+        wait_s = backoff.wait_s(self.loop.time(), random.random(), after_s)
+        assert wait_s is not None, "it never gives up"
+        self.loop.call_later(wait_s, self._say_again, channel, result, backoff)
+
+    def _say_again(self, channel: Channel, result: ToolResult, backoff: Backoff) -> None:
+        if channel.ended or result.ref in self._pending or result not in channel.past.waiting:
+            return
+        channel.sent_again([result])
+        pending = self._pending[str(result.ref)] = self._again(channel, result, backoff)
+        if not self._is_attaching(channel.request_id):
+            self._send_pending(pending)
 
     # -- a server that goes away -----------------------------------------------------------------------
 

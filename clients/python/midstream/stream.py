@@ -216,10 +216,10 @@ class Stream:
         """The next chunk if it is here already; None if it is not, or the stream has ended: see `final`."""
         return self._take(self._core.take)
 
-    async def next_event(self) -> Event | None:
+    async def next_event(self, stopped: Callable[[], bool] = lambda: False) -> Event | None:
         """The next of everything that happens, and of what is noted in between: see `events`. None at the
-        end."""
-        while (event := self._take(self._core.take_event)) is None and self.final is None:
+        end, and where it is stopped, of which `Channel.wake` tells."""
+        while (event := self._take(self._core.take_event)) is None and self.final is None and not stopped():
             await self.channel.wait()
         return event
 

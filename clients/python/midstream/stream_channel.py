@@ -66,6 +66,8 @@ class Channel:
         self.start = start
         self.kept = kept
         self.abandoned = False
+        self.ours = start is not None  # what is attached to is somebody else's, until it is here
+        self.left = False  # as it was: the attach was given up
         self.said = 0  # servers that may have heard of it, and have not refused it
         self.attach_ref: str | None = None  # of the frame that attaches it to a new connection, until it has
         self.answers_lost = False  # whether some may have been given, and not told since
@@ -107,16 +109,21 @@ class Channel:
             self.core.told.sent(frame)
         try:
             return await self._session.request(frame, answer)
-        except MidstreamError:  # nothing more is heard of it
-            self.past.refused(frame)
-            self.core.told.refused(frame)
-            if self._recorder is not None:
-                self._recorder.refused(frame)
+        except MidstreamError:
+            self._refused(frame)
             raise
+
+    def _refused(self, frame: Frame) -> None:
+        """Nothing more is heard of it."""
+        self.past.refused(frame)
+        self.core.told.refused(frame)
+        if self._recorder is not None:
+            self._recorder.refused(frame)
 
     def sent_again(self, results: list[ToolResult]) -> None:
         """Those that waited, where the stream goes on elsewhere."""
         for result in results:
+            self._refused(result)  # where it was
             self.core.told.sent(result)
             self.past.sent(result)
         if self._recorder is not None:
@@ -179,6 +186,10 @@ class Channel:
     def note(self, event: Noted) -> None:
         """Tell whoever reads events, behind those that have come."""
         self.core.note(event)
+        self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits looks anew."""
         self._changed.set()
 
     def fail(self, failure: Callable[[], MidstreamError]) -> None:
@@ -217,7 +228,9 @@ class Channel:
             self._session.loop.call_soon_threadsafe(self._cancel)
 
     def _cancel(self) -> None:
-        if self.core.final is None and not self.failed and not self.abandoned:
+        if self.said and not self.ours:
+            self.left = True
+        elif self.core.final is None and not self.failed and not self.abandoned:
             self.abandoned = True
             if self.said:
                 self._session.send(Cancel(request_id=self.request_id))

@@ -227,6 +227,7 @@ class ToolTasks:
     def _fail(self, error: Exception) -> None:
         self.failure = error
         self._channel.abandon()
+        self._channel.wake()  # where the connection is gone, no end of the stream tells of it
 
     async def _serve(self, work: _Work) -> None:
         await self._settle(work, await self._outcome(work.call))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -158,4 +158,16 @@ def _convert(value: Mapping[str, Any], kind: type[S], place: str) -> S:
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise RequestFileError(f"{place}: {readable(str(error))}") from None
+        what = readable(str(error))
+        field, known, _ = what.partition(": Invalid enum value ")
+        words = _words(get_type_hints(kind).get(field)) if known else []
+        if words:
+            what = f"{field}: it must be {' or '.join(words)}, not {value[field]}"
+        raise RequestFileError(f"{place}: {what}") from None
+
+
+def _words(hint: Any) -> list[str]:
+    """Those that a field of this type may be, where it is a word."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [word for one in get_args(hint) for word in _words(one)]
