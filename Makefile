@@ -28,7 +28,7 @@ help:
 	@echo "make route-sim     play a trace of requests through every policy of routing (ARGUMENTS='--trace FILE')"
 	@echo "make compat        run tool loops and typed answers of OpenAI's clients by others, as they are, against the chat door"
 	@echo "make pictures      make the README's pictures of the page anew, with the default model"
-	@echo "make reliability   try every promise under faults, load and attack: about three hours"
+	@echo "make reliability   try every promise under faults, load and attack: about four hours"
 
 serve: $(SERVING)
 	@$(RUN)/midstream serve $(if $(HOST),--host "$(HOST)") $(if $(PORT),--port "$(PORT)") $(if $(MODEL),--model "$(MODEL)")
