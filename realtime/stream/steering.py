@@ -103,7 +103,7 @@ class Steering:
             case protocol.Pause(kv=kv):
                 self._pausing.released |= kv == "release"
             case protocol.Resume():
-                if "guard" in self._pausing.grounds:
+                if "guard" in self._pausing.grounds and not self._pausing.asked:
                     self._guarding.let_through()
             case protocol.Adjust():
                 assert params is not None
