@@ -64,7 +64,8 @@ class ScriptedServer:
             case "cancel":
                 self._end(frame, "cancelled")
             case kind if kind in ANSWERS:
-                self._send(frame, type=ANSWERS[kind], index=len(TEXT), count=1, reason="client")
+                more = {"reason": "client"} if kind == "pause" else {}
+                self._send(frame, type=ANSWERS[kind], index=len(TEXT), count=1, **more)
 
     def _begin(self, start: Frame) -> None:
         self.started += 1
