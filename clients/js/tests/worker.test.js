@@ -42,6 +42,16 @@ function threadless(t, Socket) {
   return page;
 }
 
+/** A client whose worker's socket says what the test does. @param {any} t */
+async function scripted(t) {
+  const worker = threadless(t, FakeSocket);
+  const { last } = FakeSocket;
+  const connecting = connectWorker(worker, "http://host");
+  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
+  socket.receive(READY);
+  return { client: await connecting, socket };
+}
+
 /** What the port brings: all up to the first of a kind, each once. @param {MessagePort} port */
 function inbox(port) {
   /** @type {any[]} */ const seen = [];
@@ -106,13 +116,7 @@ test("the worker's stream moves on only when the page asks, and one chunk at a t
 });
 
 test("a cancel that crosses the final between page and worker has its answer in it", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  await eventually(() => FakeSocket.last !== last);
-  const socket = FakeSocket.last;
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   const starting = client.start({ prompt: "Hi", request_id: "r" });
   await eventually(() => socket.sent.length);
   socket.receive({ ...started(), ref: socket.sent[0].ref });
@@ -126,12 +130,7 @@ test("a cancel that crosses the final between page and worker has its answer in 
 });
 
 test("what cannot be copied to the worker is refused, and leaves its name free", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   const grammar = /** @type {any} */ ({ a: () => {} });
   await assert.rejects(client.start({ prompt: "Hi", request_id: "r", grammar }), { name: "DataCloneError" });
   const starting = client.start({ prompt: "Hi", request_id: "r" });
@@ -142,13 +141,7 @@ test("what cannot be copied to the worker is refused, and leaves its name free",
 });
 
 test("what took effect before the end is answered, though the end is told first", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  await eventually(() => FakeSocket.last !== last);
-  const socket = FakeSocket.last;
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   const starting = client.start({ prompt: "Hi", request_id: "r" });
   await eventually(() => socket.sent.length);
   socket.receive({ ...started(), ref: socket.sent[0].ref });
@@ -164,12 +157,7 @@ test("what took effect before the end is answered, though the end is told first"
 });
 
 test("a socket lost and made anew in the worker is the same to the page, and so is a stream that is lost", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   t.after(() => client.close());
   /** @type {string[]} */ const states = [];
   client.onstate = (state) => states.push(`${state} ${client.state}`);
@@ -203,12 +191,7 @@ test("a socket lost and made anew in the worker is the same to the page, and so 
 });
 
 test("a run tells a result again that was taken back while nobody listened in the worker", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   t.after(() => client.close());
   const sent = (/** @type {FakeSocket} */ where, /** @type {string} */ kind) => eventually(() => where.sent.find(({ type }) => type === kind));
   const running = client.run(new Agent({ tools: [{ name: "weather", run: () => "mild" }] }), "Hi", { request_id: "r" });
@@ -262,12 +245,7 @@ for (const where of ["here", "in a worker"]) {
 }
 
 test("what the page has given up before it began is not asked for elsewhere", async (t) => {
-  const worker = threadless(t, FakeSocket);
-  const { last } = FakeSocket;
-  const connecting = connectWorker(worker, "http://host");
-  const socket = await eventually(() => (FakeSocket.last === last ? null : FakeSocket.last));
-  socket.receive(READY);
-  const client = await connecting;
+  const { client, socket } = await scripted(t);
   t.after(() => client.close());
   const abort = new AbortController();
   const starting = assert.rejects(client.start({ prompt: "Hi", request_id: "r", signal: abort.signal }));
