@@ -279,6 +279,13 @@ def weather_anywhere() -> str:
     return "mild"
 
 
+async def running(client: midstream.Client, peer: Peer) -> tuple[midstream.Run, asyncio.Task[Any], str]:
+    """An agent's run, somebody who reads its answer, and the name of its stream."""
+    agent = midstream.Agent(tools=[weather_anywhere])
+    run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+    return run, asyncio.create_task(run.answer()), start.request_id
+
+
 async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False) -> None:
     await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
     await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
@@ -333,10 +340,7 @@ async def test_what_came_of_a_tool_is_told_where_another_result_by_hand_is_refus
     """Both for what is taken of this minute: what was said before stands, and had yet to be told."""
     async with FakeServer() as server, midstream.connect(server.url) as client:
         peer = await server.peer()
-        agent = midstream.Agent(tools=[weather_anywhere])
-        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
-        reading = asyncio.create_task(run.answer())
-        name = start.request_id
+        run, reading, name = await running(client, peer)
         await say_that_it_called(peer, name)
         first = await peer.receive(protocol.ToolResult)
         await refuse_for_now(peer, name, first, after_ms=60_000)
@@ -356,10 +360,7 @@ async def test_a_result_that_was_taken_back_while_nobody_listened_is_told_again(
     """A snapshot stands for the rewind, and tells what was answered; the model has written on since."""
     async with FakeServer() as server, midstream.connect(server.url) as client:
         peer = await server.peer()
-        agent = midstream.Agent(tools=[weather_anywhere])
-        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
-        reading = asyncio.create_task(run.answer())
-        name = start.request_id
+        run, reading, name = await running(client, peer)
         await peer.send(protocol.Token(request_id=name, index=0, count=2, delta=""))
         await say_that_it_called(peer, name)
         first = await peer.receive(protocol.ToolResult)
@@ -399,10 +400,7 @@ async def test_a_result_that_is_taken_back_as_soon_as_it_was_heard_is_told_again
     """Both come in one go, before whoever told it knows that it was heard."""
     async with FakeServer() as server, midstream.connect(server.url) as client:
         peer = await server.peer()
-        agent = midstream.Agent(tools=[weather_anywhere])
-        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
-        reading = asyncio.create_task(run.answer())
-        name = start.request_id
+        run, reading, name = await running(client, peer)
         await peer.send(protocol.Token(request_id=name, index=0, count=2, delta=""))
         await say_that_it_called(peer, name)
         first = await peer.receive(protocol.ToolResult)
