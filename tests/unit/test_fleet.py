@@ -21,6 +21,7 @@ from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import Hear
+from realtime.hub.models import Keeper
 from tests.fakes.engine_links import HELLO, Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
@@ -68,6 +69,13 @@ class Run:
         )
         self.fleet.hub = self.hub = SimulatedServer(SIZE).hub
         self.hub.engine_lost(0)  # the server's own
+
+    @property
+    def keeper(self) -> Keeper:
+        """Of the toy model."""
+        keeper = self.hub.models.find("toy").keeper
+        assert keeper is not None
+        return keeper
 
     @property
     def serving(self) -> list[int]:
@@ -321,8 +329,7 @@ async def test_a_model_that_is_unloaded_while_it_is_loaded_goes_as_soon_as_it_is
     run = Run(place.place._replace(model="toy"), keep_alive_s={"toy": 1000.0})
     async with running(run):
         await run.fleet.start()
-        keeper = run.hub.models.find("toy").keeper
-        assert keeper is not None
+        keeper = run.keeper
         keeper.want()
         link = await place.made.get()
         keeper.unload()
@@ -343,8 +350,7 @@ async def test_a_model_that_is_wanted_while_it_is_being_unloaded_is_loaded_again
     run = Run(place.place._replace(model="toy"), keep_alive_s={"toy": 1000.0})
     async with running(run):
         await run.fleet.start()
-        keeper = run.hub.models.find("toy").keeper
-        assert keeper is not None
+        keeper = run.keeper
         keeper.want()
         await until_begun(run, 1)
         keeper.unload()
