@@ -1,9 +1,9 @@
 """What one stream is paused for, and what its listener is told of that.
 
 Its client, a guard, its calls, or that nobody listens hold it, each from an answer of its engine on, until
-another; nothing is foretold. When all that was asked is answered it rests where something holds it, and only
-there; its engine is told so where that would not be so by itself. What it lacks, an engine or memory, is told
-of here, and passes by itself.
+another; nothing is foretold but that what cannot be refused is put in. When all that was asked but parameters
+is answered it rests where something holds it, and only there; its engine is told so where that would not be
+so by itself. What it lacks, an engine or memory, is told of here, and passes by itself.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Pausing:
         self.grounds.discard("detached")
 
     def settle(self) -> None:
-        """All that was asked has its answer: it rests where something holds it, and nowhere else, and its
+        """What may decide that has its answer: it rests where something holds it, and nowhere else, and its
         listener knows what for. Where it waits for somebody in any case, nobody need listen: whoever has it
         go on then means it."""
         if len(self.grounds) > 1:

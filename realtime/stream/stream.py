@@ -710,7 +710,7 @@ class Stream:
         return effective
 
     def _settle(self) -> None:
-        """Once all that was asked is answered, and read, it is clear what follows from that by itself."""
+        """Once all that was asked but parameters is answered, and read, what follows by itself is clear."""
         if self.reads_injected or self.concluded or self._cancelling.asked or not self._commands.settled:
             return
         self._results.put_in_due()
