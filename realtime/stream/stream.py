@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import FinishReason, GuardAction, Params, PauseReason
+from midstream.protocol import GuardAction, Params, PauseReason
 from realtime.guards.guards import Verdict
 from realtime.refusal import Refusal
 from realtime.stream.amendment import checked
@@ -33,6 +33,7 @@ from realtime.stream.context import Context
 from realtime.stream.counts import Counts
 from realtime.stream.credit import Credit
 from realtime.stream.effects import Effects
+from realtime.stream.ending import Ending
 from realtime.stream.engine_commands import (
     SteeringFrame,
     check_index,
@@ -108,7 +109,6 @@ class Stream:
         self.number = number
         self.request_id = start.request_id
         self.terms = terms_of(start)
-        self.final: protocol.Final | None = None  # there is one once it has ended
         self.counts = Counts(context)
         self.context = context
         self.output = context.output
@@ -171,7 +171,16 @@ class Stream:
             self._tools,
             self._pausing,
         )
-        self._conclusion: End | None = None  # how it ended, while tokens wait for credit
+        self._ending = Ending(
+            context,
+            self.outbox,
+            self._told,
+            self._commands,
+            self._reading_on,
+            self._cancelling,
+            self.counts,
+            self._stopwatch,
+        )
         self._checked_state: State = "queued"
         self.outbox.put(
             protocol.Started(
@@ -198,6 +207,11 @@ class Stream:
         self._update_memory()
 
     # -- what may be seen ------------------------------------------------------------------------
+
+    @property
+    def final(self) -> protocol.Final | None:
+        """There is one once it has ended."""
+        return self._ending.final
 
     @property
     def ended(self) -> bool:
@@ -289,7 +303,7 @@ class Stream:
     @property
     def concluded(self) -> bool:
         """Whether it has come to its end, delivered or not: no engine need know it any more."""
-        return self.final is not None or self._conclusion is not None
+        return self._ending.concluded
 
     @property
     def bytes(self) -> int:
@@ -314,8 +328,9 @@ class Stream:
         """The client is ready for output up to `limit`; no grant is too late."""
         self.credit.grant(limit)
         self._send_grant()
-        if self._conclusion and not self.outbox.beyond_credit:
-            self._end(*self._conclusion, now)
+        if self.concluded:
+            self._ending.deliver(now)
+            self._check_transition()
             self._update_memory()
 
     def acknowledge(self, index: int, seq: int) -> None:
@@ -494,8 +509,8 @@ class Stream:
             return
         frame = protocol.Cancel(request_id=self.request_id, ref=ref)
         self._cancelling.command = PendingCommand(api.Cancel(self.number), frame, step, received_s=now)
-        if self._conclusion or self._commands.engine is None:
-            self._finish(api.Finish("cancelled"), now)
+        if self.concluded or self._commands.engine is None:
+            self._end_cancelled(now)
         else:
             self._commands.send(api.Cancel(self.number))
 
@@ -593,7 +608,7 @@ class Stream:
         if keep is None:
             self.keeping = None
         if self.context.had_stopped:
-            self._refuse_pending()  # it had ended before any of that was asked
+            self._ending.refuse_pending()  # it had ended before any of that was asked
         self._commands.submit(
             self.context.submission(
                 self.number,
@@ -653,7 +668,7 @@ class Stream:
         if self.keeping is not None:
             self.keeping.lost(lacks_credit=lacks_credit)
         if self._cancelling.asked and not self.ended:
-            self._finish(api.Finish("cancelled"), now)
+            self._end_cancelled(now)
         elif not (self._pausing.reason or self.concluded or lacks_credit) and self._stopwatch.admitted:
             self._pausing.pause("engine", len(self.output), now)
             self._check_transition()
@@ -661,23 +676,16 @@ class Stream:
             self._pausing.reason = "engine"  # what it waits for now; it knows already that it waits
 
     def fail(self, why: str, now: float) -> None:
-        """It has failed somewhere, and may again where its text is brought to its end: then it ends with what
-        it has told."""
-        if self.ended:
-            return
-        try:
-            self._close()
-        except Exception:  # noqa: BLE001 - whoever has it fail says why
-            if undeliverable := self.outbox.undeliverable:
-                self.outbox.drop_from(undeliverable[0].index)
-            self._refuse_pending()
-        self._tell_end("error", why, now)
+        """It has failed somewhere."""
+        if not self.ended:
+            self._ending.fail(why, now)
+            self._check_transition()
 
     # -- news from the engine --------------------------------------------------------------------
 
     def receive_tokens(self, news: api.News, now: float) -> list[PendingCommand]:
         """News that are tokens alone, as nearly all are, of one that is not dear."""
-        if self._commands.waiting or self.final is not None or self._conclusion is not None:
+        if self._commands.waiting or self._ending.concluded:
             return self.receive_news(news, now)
         self.counts.decoded += len(news.tokens)
         self.counts.forced += news.forced
@@ -739,7 +747,7 @@ class Stream:
         if self.output.spans is not None or self.context.guards is not None:
             self._reading_on.read_on()
         self.counts.decoded += len(news.tokens)
-        if self.final is not None or self._conclusion is not None:
+        if self._ending.concluded:
             return []  # before the engine heard that a stop string was met
         if news.admitted is not None:
             self._receive_admission(news.admitted, now)
@@ -856,7 +864,7 @@ class Stream:
                 self._stop(now)
             elif is_plain:
                 continue
-            if self.final is not None or self._conclusion is not None:
+            if self._ending.concluded:
                 return True
         return False
 
@@ -865,7 +873,7 @@ class Stream:
         why = self.output.stopped
         if not (self._guarding.withholds or self.concluded or self._guard_acts_at_end(now)):
             self._commands.send(api.Cancel(self.number))
-            self._conclude("stop", why or None, now)
+            self._conclude(("stop", why or None), now)
 
     def _receive_admission(self, found: int, now: float) -> None:
         """It runs for the first time: in its life, or in this engine, which found so much computed."""
@@ -908,7 +916,7 @@ class Stream:
             return pending
         if isinstance(change, api.Refused) and pending.frame is None:  # no room for the end of reasoning
             self._commands.send(api.Cancel(self.number))
-            self._conclude("length", None, now)
+            self._conclude(("length", None), now)
             return None
         event = self._effects.take(pending, change)
         if event is None:
@@ -947,7 +955,7 @@ class Stream:
         end = self._guarding.act(verdicts)
         if end is not None:
             self._commands.send(api.Cancel(self.number))
-            self._conclude("guard", end.guard.name, now)
+            self._conclude(("guard", end.guard.name), now)
 
     def _guard_acts_at_end(self, now: float, finish: api.Finish | None = None) -> bool:
         """What is known of the text's end, before that is the stream's. `finish`: the engine's."""
@@ -974,7 +982,7 @@ class Stream:
     def _go_on_before(self, now: float, most: int) -> None:
         """The engine has come to an end that will be void: it goes on before, with so much output at most."""
         if self._cancelling.asked:  # of an engine that knows it no more, and would not do it again
-            self._finish(api.Finish("cancelled"), now)
+            self._end_cancelled(now)
             return
         self._told.take_back(max(0, min(self.outbox.known, most)), by_guard=False)
         assert self._commands.engine is not None, "it has just said so"
@@ -989,72 +997,25 @@ class Stream:
     def _finish(self, finish: api.Finish, now: float) -> None:
         match finish.reason:
             case "eos" | "length" if self.context.had_stopped:
-                self._conclude(*self._cancelling.end, now)
+                self._conclude(self._cancelling.end, now)
             case "eos" | "length" if not finish.held and self._guard_acts_at_end(now, finish):
                 return  # of one that is held they have judged before
             case "eos":
                 if finish.held:
                     self._commands.send(api.Cancel(self.number))
-                self._conclude("stop", "eos", now)
+                self._conclude(("stop", "eos"), now)
             case "length":
-                self._conclude("length", None, now)
+                self._conclude(("length", None), now)
             case "error" if not self._cancelling.asked or self._stopwatch.admitted:
-                self._end("error", finish.detail, now)
+                self._ending.end(("error", finish.detail), now)
+                self._check_transition()
             case "cancelled" | "error":  # before it began: others may have its place
-                self._end(*self._cancelling.end, now)
+                self._end_cancelled(now)
 
-    def _conclude(self, reason: FinishReason, why: str | None, now: float) -> None:
-        """It came to its own end; what was decoded ahead of the client's credit is still to be delivered."""
-        if not self.outbox.beyond_credit:
-            self._end(reason, why, now)
-        elif self._cancelling.asked:
-            self._finish(api.Finish("cancelled"), now)
-        else:
-            self._conclusion = (reason, why)
-            self._refuse_pending()
-            self._check_transition()
-
-    def _end(self, reason: FinishReason, why: str | None, now: float) -> None:
-        """Exactly one `final`, behind everything that the client still gets."""
-        self._close()
-        spans = self.output.spans
-        one_was_enough = reason == "stop" and why is None
-        if one_was_enough or (reason == "stop" and why == "eos" and spans is not None and spans.called):
-            reason = "tool_calls"
-        self._tell_end(reason, why, now)
-
-    def _close(self) -> None:
-        """Its text, and what was asked of it: there is nothing to come."""
-        undeliverable = self.outbox.undeliverable
-        self._told.forget_untold()  # what a guard has found
-        if undeliverable:
-            # Nothing that was sent can be taken back any more.
-            self._told.cut(undeliverable[0].index, ends=True)
-        self._refuse_pending()  # also what would take back what stands: nothing is withheld
-        self._reading_on.put_beside(len(self.output), self.output.flush())
-
-    def _tell_end(self, reason: FinishReason, why: str | None, now: float) -> None:
-        self._reading_on.rest = self._conclusion = None
-        self.final = protocol.Final(
-            request_id=self.request_id,
-            ref=self._cancelling.ref,
-            index=self.outbox.known,
-            finish_reason=reason,
-            stop_reason=why,
-            usage=self.counts.usage(),
-            timing=self._stopwatch.timing(self.outbox.known - self.context.inherited, now),
-        )
-        self.outbox.put(self.final)
+    def _conclude(self, end: End, now: float) -> None:
+        self._ending.conclude(end, now)
         self._check_transition()
-        self._cancelling.answer(self.final)
-        self._reading_on.tell_now()
 
-    def _refuse_pending(self) -> None:
-        """Frames that came too late for the engine: each has one reply, if it asked for two things too."""
-        refused = Refusal(
-            "request_finished", f"Request {self.request_id} ended before this could take effect."
-        ).event(self.request_id)
-        for pending in self._commands.clear():
-            if pending.wants_reply:
-                self._commands.refused(pending)
-                answer(self.outbox, pending, replace(refused, ref=pending.ref))
+    def _end_cancelled(self, now: float) -> None:
+        self._ending.cancel(now)
+        self._check_transition()
