@@ -70,7 +70,7 @@ class Sequence:
     tenant: int = 0
     num_prompt: int = ALL
     injections: list[tuple[int, int]] = field(default_factory=list)  # (output index, how many tokens)
-    bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token)
+    bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token), in order of indices
     cache_of: int = OWN  # whose computed blocks it finds: its tenant's, mostly
     num_outputs: int = field(init=False)
     injection_starts: list[int] = field(init=False)  # how many tokens behind the prompt stand before each
@@ -320,7 +320,7 @@ class Sequence:
             self._cut_injections(position - self.num_prompt)
             del self.tokens[position:]
             self.num_hashed = min(self.num_hashed, position)
-        self.bans = [(at, token) for at, token in self.bans if at <= self.num_outputs]
+        del self.bans[bisect_right(self.bans, self.num_outputs, key=itemgetter(0)) :]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
@@ -346,8 +346,12 @@ class Sequence:
         return [] if self.constraint is None else self.tokens[self.constraint.followed(position) : position]
 
     def banned_at(self, index: int) -> list[int]:
-        """Tokens that may not stand there."""
-        return [token for at, token in self.bans if at == index] if self.bans else []
+        """Tokens that may not stand there. Guards may have banned very many elsewhere."""
+        if not self.bans:
+            return []
+        first = bisect_left(self.bans, index, key=itemgetter(0))
+        end = bisect_right(self.bans, index, first, key=itemgetter(0))
+        return [token for _, token in self.bans[first:end]]
 
     def take_back_end(self) -> None:
         """Remove the end token, which is the last. All before it stays computed, though nothing could be

@@ -326,7 +326,7 @@ class Constraining:
         most = min(sequence.credit, sampling.max_tokens) - sequence.num_outputs
         tokens = tokens[: max(0, min(most, sequence.context - sequence.num_tokens))]
         index = sequence.num_outputs
-        banned = (at for at, token in enumerate(tokens) if (index + at, token) in sequence.bans)
+        banned = (at for at, token in enumerate(tokens) if token in sequence.banned_at(index + at))
         return tokens[: next(banned, len(tokens))]
 
 

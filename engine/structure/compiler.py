@@ -18,6 +18,10 @@ from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 # Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others
 # have the interpreter meanwhile.
 FIRST_FUEL, MOST_FUEL = 50_000, 800_000
+# Bytes that a grammar may leave no choice about at once, before they have come: the library follows all of
+# them with each mask, and keeps something of each. A schema has no more, but for what it repeats.
+MOST_AHEAD = 64 << 10
+FORCES_TOO_MUCH = f"it leaves no choice for more than {MOST_AHEAD} bytes at once"
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
 
@@ -69,10 +73,17 @@ def problem_of(source: str) -> str:
     matcher = matcher_of(source, _bytes())
     if not matcher.is_error():
         allowed = matcher.compute_logit_bias()
+        if ahead(matcher) > MOST_AHEAD:
+            return FORCES_TOO_MUCH
         first = len(allowed) - len(allowed.lstrip(b"\0"))
         if first < len(allowed):  # only then it says how wide a row would be
             matcher.consume_token(first)
     return reason_of(matcher) if matcher.is_error() else ""
+
+
+def ahead(matcher: LLMatcher) -> int:
+    """Bytes that must come next, and that it has followed already: as it has with a mask."""
+    return 0 if matcher.is_error() else len(matcher.compute_ff_bytes())
 
 
 def reason_of(matcher: LLMatcher) -> str:

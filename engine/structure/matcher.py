@@ -19,7 +19,10 @@ from llguidance import LLMatcher
 
 from engine.structure.compiler import (
     FIRST_FUEL,
+    FORCES_TOO_MUCH,
+    MOST_AHEAD,
     MOST_FUEL,
+    ahead,
     matcher_of,
     needs_more_fuel,
     needs_more_states,
@@ -226,7 +229,16 @@ class Matcher:
             return None
         mask = self._ask(lambda matcher: matcher.compute_logit_bias())
         self._check(self._matcher)
+        self._look_ahead(self._matcher)
         return mask
+
+    def _look_ahead(self, matcher: LLMatcher) -> None:
+        """What must come next is followed with a mask, and stays in its memory. Raises GrammarError."""
+        text_bytes = ahead(matcher)
+        if text_bytes > MOST_AHEAD:
+            raise GrammarError(f"The grammar cannot be followed any further: {FORCES_TOO_MUCH}.")
+        if not self._share.look_ahead(text_bytes):
+            raise GrammarError(NO_ROOM)
 
     def expect(self, drafts: tuple[int, ...]) -> None:
         """These may come next: the masks behind each are asked for."""
@@ -247,6 +259,11 @@ class Matcher:
             if not self._try(matcher, draft):
                 break
             masks.append(matcher.compute_logit_bias())
+            try:
+                self._look_ahead(matcher)
+            except GrammarError:  # which is for the token that comes to it
+                self._followed = None
+                return masks[:-1]
         if matcher.is_error():
             self._followed = None
             return masks[:-1]
@@ -262,7 +279,7 @@ class Matcher:
         only = -1 if mask is None else mask.find(ALLOWED)
         if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
             return []
-        if len(self._matcher.compute_ff_bytes()) > MOST_FORCED:
+        if ahead(self._matcher) > MOST_FORCED:
             return [only]
         tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
         self._check(self._matcher)

@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from engine import api
+from engine.schedule.sequence import Sequence
 from midstream.protocol import Grammar
+from tests.fakes.counted_work import counted
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of
 from tests.fakes.grammars import told
 
@@ -120,3 +122,18 @@ def test_a_grammar_that_leaves_nothing_else_ends_its_stream_and_no_other(overlap
     assert finish is not None
     assert finish.detail == "The grammar leaves nothing but what a guard has banned at token 1."
     assert driver.told[2].finish == api.Finish("eos")
+
+
+def test_what_is_banned_elsewhere_is_not_looked_at() -> None:
+    """Whoever gives guards other names has more banned with each: a step asks of each token, sampled or
+    forced."""
+    bans = [(index, 40 + index % 9) for index in range(2000)]
+    sequence = Sequence(
+        1, [*PROMPT, *[50] * 2000], sampling(), credit=5000, context=5000, num_prompt=3, bans=bans
+    )
+    with counted() as work:
+        assert sequence.banned_at(1001) == [40 + 1001 % 9]
+        assert sequence.banned_at(2000) == []
+    assert work.lines < 20
+    sequence.truncate(1001)
+    assert sequence.bans == bans[:1002]

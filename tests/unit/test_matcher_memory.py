@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from engine.structure import matcher_memory
-from engine.structure.compiler import matcher_of
+from engine.structure.compiler import MOST_AHEAD, matcher_of
 from engine.structure.matcher import GrammarError, Matcher
 from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, STATE_BYTES, MatcherMemory
 from midstream.protocol import Grammar
@@ -98,6 +98,49 @@ def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream()
         one.accept([*b"abab" * 250])
     assert memory.taken(1) <= 2_500
     other.accept([*b"abab"])
+
+
+def test_what_must_come_next_is_counted_before_it_has_come() -> None:
+    memory = MatcherMemory()
+    few, many = (source_of(Grammar(regex=f"(abcd){{{count}}}")) for count in (400, 10_000))
+    matcher = Matcher(few, toy_vocabulary(), share=memory.share(7))
+    matcher.mask()
+    assert memory.taken() == 0, "most need no more than the first"
+    matcher = Matcher(many, toy_vocabulary(), share=memory.share(7))
+    matcher.mask()
+    whole = memory.taken(7)
+    assert whole * STATE_BYTES > 40_000 * 250
+    matcher.accept([*b"abcd"])
+    matcher.mask()
+    assert memory.taken(7) == whole, "it keeps what it followed"
+    del matcher
+    gc.collect()
+    assert memory.taken() == 0
+
+
+def test_what_must_come_next_and_is_more_than_a_tenant_may_have_ends_its_own_stream() -> None:
+    memory = MatcherMemory(room=20_000)
+    source = source_of(Grammar(regex="(abcd){10000}"))
+    one, two, other = (Matcher(source, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 1, 2))
+    one.mask()
+    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
+        two.mask()
+    other.mask()
+    assert memory.taken(1) == memory.taken(2) <= 10_000
+
+
+def test_who_comes_to_more_than_may_be_known_ahead_is_told_so_and_no_draft_leads_there() -> None:
+    """The first step does not tell: there is a choice before it."""
+    lark = f'start: "a"+ ("b" x{{{MOST_AHEAD // 300 + 1}}})?\nx: "{"y" * 300}"'
+    matcher = Matcher(source_of(Grammar(lark=lark)), toy_vocabulary())
+    matcher.accept([*b"a"])
+    before = matcher.mask()
+    matcher.expect((*b"ab",))
+    assert len(matcher.masks_ahead()) == 1
+    assert matcher.mask() == before
+    matcher.accept([*b"b"])
+    with pytest.raises(GrammarError, match=f"leaves no choice for more than {MOST_AHEAD} bytes at once"):
+        matcher.mask()
 
 
 @pytest.mark.parametrize("width", [8, 64, 500])
