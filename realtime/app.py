@@ -149,7 +149,7 @@ def guarded_routes(endpoints: Endpoints) -> list[Route | WebSocketRoute]:
             Route("/readyz", endpoints.readyz),
             Route("/asyncapi.json", document_endpoint(asyncapi.document)),
             Route("/openapi.json", document_endpoint(openapi.document)),
-            WebSocketRoute("/{path:path}", no_websocket),
+            WebSocketRoute("/{path:name}", no_websocket),
             *pages(endpoints.work),  # they hold no secret
             observer=observer,
         ),

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from realtime.access.client_secrets import ClientSecrets
 from realtime.access.keyless import KeylessRules
 from realtime.access.keyring import Keyring
-from realtime.access.origin import allowed, own
+from realtime.access.origin import allowed, of_unsaid_page, own
 from realtime.refusal import Refusal
 from realtime.tenants.allowance import Holder
 
@@ -60,6 +60,16 @@ class Credentials:
             self._keyless.check(headers)
         if not allowed(headers, self.origins):
             raise Refusal("forbidden", "Pages of this origin may not ask here; see --allowed-origins.")
+
+    def check_page(self, headers: Headers) -> None:
+        """Before a GET does anything: without keys it may be any page's that a browser says nothing of. With
+        keys one has been shown, which no page can have a browser do unseen."""
+        if self._keyring is None and of_unsaid_page(headers):
+            raise Refusal(
+                "forbidden",
+                "This server has no keys, and your browser does not say which page asks for this: call the "
+                "server by 127.0.0.1 or localhost, or send a POST.",
+            )
 
     def check_origin(self, origin: str, headers: Headers) -> None:
         """Whether a page of this origin, which is not there yet, may connect some time."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 # `none` is whoever typed the address. Another port of this machine is `same-site`, and another origin.
 _ELSEWHERE = ("cross-site", "same-site")
+BROWSER = "Mozilla/"  # so each of them begins to say what it is, whatever page asks
 
 
 def allowed(headers: Mapping[str, str], origins: tuple[str, ...] = ()) -> bool:
@@ -21,6 +22,13 @@ def allowed(headers: Mapping[str, str], origins: tuple[str, ...] = ()) -> bool:
     if origin is None:
         return headers.get("sec-fetch-site") not in _ELSEWHERE
     return origin in origins or own(origin, headers)
+
+
+def of_unsaid_page(headers: Mapping[str, str]) -> bool:
+    """Whether a browser asks, and does not say for which page. With an image it says so by `Sec-Fetch-Site`
+    alone, and where it has no TLS only to what it takes for its own machine: `0.0.0.0` leads here as well."""
+    said = "origin" in headers or "sec-fetch-site" in headers
+    return not said and headers.get("user-agent", "").startswith(BROWSER)
 
 
 def own(origin: str, headers: Mapping[str, str]) -> bool:

@@ -79,12 +79,14 @@ class StreamEndpoint:
     async def follow(self, request: Request) -> Response:
         if request.headers.get("last-event-id") in (ENDED_ID, TAKEN_ID):
             return Response(status_code=204)  # an EventSource comes again by itself, and would take it back
-        name, after = request.path_params["request_id"], _after(request)
+        name, after, takes_over = request.path_params["request_id"], _after(request), _takes_over(request)
+        if not takes_over:
+            self._credentials.check_page(request.headers)
         attach = _codec.decode(msgspec.json.encode(protocol.Attach(request_id=name, after=after)))
         assert isinstance(attach, protocol.Attach)
         caller = caller_of(request)
         work = self._work.of(caller)
-        listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=_takes_over(request))
+        listener = HttpListener(self._hub, caller, work, keeps_events=True, takes_over=takes_over)
         return FollowResponse(self._hub, holder_of(request).tenant, attach, listener, work, self._timeouts)
 
     async def control(self, request: Request) -> Response:

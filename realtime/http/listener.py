@@ -72,6 +72,12 @@ class HttpListener:
 
     # -- for the response ------------------------------------------------------------------------
 
+    def refuse(self, refusal: Refusal) -> None:
+        """What the answer may not be. Others have told the observer of what they refused."""
+        if self.failure is None:
+            self._hub.note_refused(self, refusal)
+        self.fail(refusal)
+
     def fail(self, refusal: Refusal) -> None:
         self.failure = self.failure or refusal.without_frames()
         self._news.set()

@@ -607,8 +607,12 @@ class Hub:
             self.receive_frame(entry.key.tenant, replace(left, ref=None), listener)
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
-        self._observer.refused(refusal.code, listener.caller)
+        self.note_refused(listener, refusal)
         listener.send_refusal(refusal, frame)
+
+    def note_refused(self, listener: Listener, refusal: Refusal) -> None:
+        """For a frame, or by the listener itself, for what came of those."""
+        self._observer.refused(refusal.code, listener.caller)
 
     def _send_reply(self, listener: Listener, event: Reply) -> None:
         if isinstance(event, protocol.Error):

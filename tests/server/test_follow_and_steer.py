@@ -248,6 +248,22 @@ async def test_no_get_takes_a_stream_from_its_reader(slow: Served) -> None:
     await control(slow, "mine", type="cancel")
 
 
+async def test_without_keys_no_browser_that_does_not_say_which_page_asks_has_a_stream_by_a_get(
+    slow: Served,
+) -> None:
+    path, browser = "/v1/streams/unread", {"User-Agent": "Mozilla/5.0"}
+    async with running(slow, "unread", params=ENDLESS), http(slow) as client:
+        answer = await client.get(path, headers=browser)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
+        for method, said in (
+            ("GET", {"Sec-Fetch-Site": "none"}),
+            ("GET", {"Last-Event-ID": "-1"}),
+            ("POST", {}),
+        ):
+            async with following(slow, path, method, **browser, **said) as events:
+                await events.next("token")
+
+
 async def test_at_another_gateway_a_get_takes_no_stream_from_its_reader_either(
     tmp_path: Path, serve: Serve
 ) -> None:

@@ -207,7 +207,7 @@ def test_a_compressed_body_is_refused_as_what_it_is(guarded: Guarded, path: str)
 
 async def test_what_is_refused_on_a_websocket_is_counted_too(guarded: Guarded) -> None:
     before = guarded.refusals()
-    for url in (guarded.served.url, guarded.served.url + "x"):
+    for url in (guarded.served.url, guarded.served.url + "x", guarded.served.url + "/%0Ax"):
         with pytest.raises(InvalidStatus):
             async with connect(url):
                 pass
@@ -220,7 +220,7 @@ async def test_what_is_refused_on_a_websocket_is_counted_too(guarded: Guarded) -
             await client.next()
     assert guarded.refusals() - before == {
         ("unauthenticated", REALTIME): 1,
-        ("not_found", "/{path}"): 1,
+        ("not_found", "/{path}"): 2,
         ("invalid_frame", REALTIME): 1,
         ("unknown_request", REALTIME): 1,
         ("too_large", REALTIME): 1,

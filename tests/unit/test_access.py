@@ -124,7 +124,7 @@ DECISIONS = {
     "/readyz": Access.EVERYBODY,
     "/sdk/{path:path}": Access.EVERYBODY,
     "/{path:page}": Access.EVERYBODY,
-    "/{path:path}": Access.EVERYBODY,
+    "/{path:name}": Access.EVERYBODY,
 }
 
 

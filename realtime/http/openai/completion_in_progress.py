@@ -207,7 +207,7 @@ class CompletionSource(ListenerSource):
         try:
             self._listener.memory.check()
         except Refusal as refusal:
-            self._listener.fail(refusal)
+            self._listener.refuse(refusal)
 
     # -- in chunks -------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class CompletionSource(ListenerSource):
         try:
             choice.receive(event)
         except Refusal as refusal:
-            self._listener.fail(refusal)
+            self._listener.refuse(refusal)
         if isinstance(event, protocol.Final):
             self._check_end(event)
         if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
