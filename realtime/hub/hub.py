@@ -524,7 +524,7 @@ class Hub:
         before = self._subscriptions.subscribe(stream, listener)
         if before is not None:
             before.lose(stream)
-            self._observer.refused("request_taken", before.caller)
+            self.note_refusal("request_taken", before)
         entry = self._registry.by_number(stream.number)
         if entry is not None:
             self._registry.attach(entry)
@@ -607,8 +607,12 @@ class Hub:
             self.receive_frame(entry.key.tenant, replace(left, ref=None), listener)
 
     def refuse(self, listener: Listener, frame: StreamFrame, refusal: Refusal) -> None:
-        self._observer.refused(refusal.code, listener.caller)
+        self.note_refusal(refusal.code, listener)
         listener.send_refusal(refusal, frame)
+
+    def note_refusal(self, code: str, listener: Listener) -> None:
+        """Also of what is found by whoever makes its answer."""
+        self._observer.refused(code, listener.caller)
 
     def _send_reply(self, listener: Listener, event: Reply) -> None:
         if isinstance(event, protocol.Error):
@@ -618,7 +622,7 @@ class Hub:
     def _note_error(self, error: protocol.Error, listener: Listener | None) -> None:
         """What could be refused only when its turn came is told among the stream's own events."""
         if listener is not None:
-            self._observer.refused(error.code, listener.caller)
+            self.note_refusal(error.code, listener)
 
     def _refuse_steering(self, key: StreamKey, frame: StreamFrame) -> None:
         if self._registry.is_elsewhere(key):

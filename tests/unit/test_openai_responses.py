@@ -22,7 +22,7 @@ from realtime.http.openai.logprobs import Places
 from realtime.http.openai.response_types import ChatChoice, ChatLogprob, CompletionObject, TextChoice
 from realtime.hub.ended_streams import EndedStreams
 from realtime.hub.hub import LONG_TEXT
-from realtime.hub.observers import Caller
+from realtime.hub.observers import Caller, Observer
 from realtime.refusal import Refusal
 from realtime.work_ledger import PayerWork
 from tests.fakes.checking_client import Reader
@@ -618,13 +618,23 @@ async def test_the_events_of_many_choices_are_taken_in_several_turns(monkeypatch
     assert turns >= 2
 
 
+class NotedRefusals(Observer):
+    def __init__(self) -> None:
+        self.noted: list[tuple[str, Caller]] = []
+
+    def refused(self, code: str, caller: Caller) -> None:
+        self.noted.append((code, caller))
+
+
 async def test_more_than_may_be_kept_for_a_whole_answer_is_refused() -> None:
-    limits = {"stream_memory": 100_000}
+    observer = NotedRefusals()
+    limits = {"stream_memory": 100_000, "observer": observer}
     completion = await Asked(logprobs=20, max_tokens=400, limits=limits).begin()
     refusal = await completion.whole()
     assert isinstance(refusal, Refusal)
     assert (refusal.code, refusal.status) == ("rate_limited", 429)
     assert "this connection" in refusal.message
+    assert observer.noted == [("rate_limited", CALLER)]
     completion.answering.leave()
     completion.server.tick()
     completion.server.tick()

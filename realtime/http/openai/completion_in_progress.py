@@ -207,7 +207,7 @@ class CompletionSource(ListenerSource):
         try:
             self._listener.memory.check()
         except Refusal as refusal:
-            self._listener.fail(refusal)
+            self._refuse(refusal)
 
     # -- in chunks -------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class CompletionSource(ListenerSource):
         try:
             choice.receive(event)
         except Refusal as refusal:
-            self._listener.fail(refusal)
+            self._refuse(refusal)
         if isinstance(event, protocol.Final):
             self._check_end(event)
         if isinstance(event, protocol.Started | protocol.Resumed | protocol.Snapshot) and event.fingerprint:
@@ -299,6 +299,12 @@ class CompletionSource(ListenerSource):
         if choice.begun:
             self._ready_starts += self._waiting_starts.pop(request_id, ())  # its prompt is computed
         return choice, before
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """What goes wrong first is all that is answered."""
+        if self._listener.failure is None:
+            self._hub.note_refusal(refusal.code, self._listener)
+        self._listener.fail(refusal)
 
     def _logprobs_of(self, event: OutgoingEvent) -> list[EncodedLogprob]:
         told = event.logprobs if isinstance(event, protocol.Token) else None
