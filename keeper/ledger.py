@@ -42,6 +42,8 @@ class Ledger:
             self._gcs = GcsClient(address=address)
         except (OSError, RayError) as error:
             raise self._silent(error) from None
+        except UnicodeError:  # as the standard library says it
+            raise self._silent("its host is no name of a machine") from None
 
     def plan(self) -> Plan | None:
         """None where no fleet has been brought up."""
@@ -120,8 +122,8 @@ class Ledger:
         except RayError as error:
             raise self._silent(error) from None
 
-    def _silent(self, error: Exception) -> LedgerError:
+    def _silent(self, why: Exception | str) -> LedgerError:
         return LedgerError(
-            f"there is no Ray at {self._address}: its GCS does not answer ({error}). It is the address that"
+            f"there is no Ray at {self._address}: its GCS does not answer ({why}). It is the address that"
             " `ray start --head` tells, such as 10.0.0.7:6379"
         )

@@ -45,7 +45,7 @@ def bind(host: str, port: int, *, accepts: bool = True, shared: bool = False) ->
         listening.bind((host, port))
         if accepts:
             listening.listen(BACKLOG)  # so that whoever reads the URL, or comes sooner, is not turned away
-    except socket.gaierror:
+    except (socket.gaierror, TypeError):  # the latter is said of what no name can be spelt as
         listening.close()
         raise StartupError(f"cannot listen on {host}: no address of this machine goes by that name") from None
     except OSError as error:

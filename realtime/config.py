@@ -23,6 +23,7 @@ ANY_COUNT = 2**31 - 1
 DAY_S = 86_400
 PREFIX = "MIDSTREAM_"  # of environment variables
 PORT = r"(\d{1,4}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d\d|655[0-2]\d|6553[0-5])"
+HOST = r"[^\s:\[\]/]+|[^\s\[\]/]*:[^\s\[\]/]*:[^\s\[\]/]*"  # IPv6 has two colons at least
 HOST_AND_PORT = rf"(\[[0-9a-fA-F:]+\]|[^\s:\[\]/]+):{PORT}"
 LISTEN = rf"unix:\S+|(grpc:)?{HOST_AND_PORT}"
 ADDRESS = rf"unix:\S+|(grpc:)?(tls:)?{HOST_AND_PORT}"
@@ -145,7 +146,12 @@ class ModelOptions:
 class Options(ModelOptions):
     """Of the command `midstream serve`."""
 
-    host: str = option("127.0.0.1", "address to listen on", right="an address or a host name")
+    host: str = option(
+        "127.0.0.1",
+        "address to listen on",
+        pattern=HOST,
+        right="an address such as 127.0.0.1 or ::1, or a host name, without brackets and port",
+    )
     port: int = option(8000, "port to listen on; 0 takes a free one", most=65535)
     gateways: int = option(
         1, "gateways at this port, each a process of its own that serves any connection", least=1, most=64

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 import structlog
-from structlog.typing import EventDict, Processor
+from structlog.typing import Processor
 
 from engine.log_writer import log_handler
 from realtime.config import LogFormat
@@ -44,10 +43,7 @@ def _json_formatter() -> logging.Formatter:
             structlog.stdlib.add_logger_name,
             structlog.processors.format_exc_info,
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.JSONRenderer(serializer=_json),
+            # ASCII, whatever there is: a file's name may be no text at all.
+            structlog.processors.JSONRenderer(default=str, separators=(",", ":")),
         ]
     )
-
-
-def _json(event: EventDict, **_: object) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()

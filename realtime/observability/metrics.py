@@ -177,7 +177,7 @@ class Metrics(Observer):
         yield self._refusals()
         yield _counter("stream_disconnects", "Streams whose listener went", "cause", self._left)
         yield _counter(
-            "stream_retries", "Streams that were asked for or origin with again", "reason", self._retried
+            "stream_retries", "Streams that were asked for, or begun with, again", "reason", self._retried
         )
 
     def _refusals(self) -> Metric:

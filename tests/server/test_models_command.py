@@ -114,6 +114,9 @@ async def test_an_unknown_model_and_a_body_that_is_none_are_refused(served: Serv
     unknown = await command(served, "load", "gpt-9")
     assert unknown.returncode == 1
     assert 'There is no model "gpt-9"; this server has "large", "small"' in unknown.stderr
+    no_text = await command(served, "load", "gpt-\udcff")
+    assert no_text.returncode == 1
+    assert no_text.stderr.startswith('midstream: There is no model "gpt-')
     for body in (b'{"do": "dance"}', b'{"do": "load", "pinned": true}'):
         request = urllib.request.Request(served.http + "/v1/models/small", body)
         with pytest.raises(urllib.error.HTTPError) as refused:

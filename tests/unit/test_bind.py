@@ -46,6 +46,12 @@ def test_an_address_of_a_kind_that_the_system_lacks_is_a_line(monkeypatch: pytes
         bind("::1", 80)
 
 
+@pytest.mark.parametrize("host", ["ü..example", "\udcff"])
+def test_a_name_that_cannot_be_spelt_as_one_is_no_address_of_this_machine(host: str) -> None:
+    with pytest.raises(StartupError, match=f"cannot listen on {host}: no address of this machine"):
+        bind(host, 0)
+
+
 def test_a_server_without_keys_says_so_in_a_line() -> None:
     with bind("127.0.0.1", 0) as listening:
         open_to_all, locked = (welcome(listening, "toy", keyless=keyless) for keyless in (True, False))

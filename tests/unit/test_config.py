@@ -90,6 +90,10 @@ def test_help_documents_every_option_with_its_default_and_variable(
         ("port", "65536", "a whole number from 0 to 65535"),
         ("port", "-1", "a whole number from 0 to 65535"),
         ("port", "http", "a whole number from 0 to 65535"),
+        *(
+            ("host", said, "an address such as 127.0.0.1 or ::1, or a host name, without brackets and port")
+            for said in ("[::1]", "127.0.0.1:8000", "localhost:8000", "http://127.0.0.1", "a b")
+        ),
         ("block_size", "0", "a whole number from 1 to 1024"),
         ("threads", "1.5", "a whole number from 0 to 1024"),
         ("kv_tokens", "9" * 30, "a whole number from 0 to 2147483647"),

@@ -596,6 +596,16 @@ def test_a_command_that_hears_sigterm_gives_the_fleet_out_of_hand_and_ends(
     assert done == ["it is in hand no more", "Ray is left"]
 
 
+def test_where_ray_is_said_to_be_is_a_name_of_a_machine_or_the_command_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("ray")
+    assert command.main(["status", "--ray", "gpu1..example:6379"], {}) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("midstream: there is no Ray at gpu1..example:6379: ")
+    assert "(its host is no name of a machine)" in said
+
+
 def test_in_a_job_of_rays_it_is_the_jobs_own(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ray")
     assert command.main(["status"], {"RAY_ADDRESS": "127.0.0.1:1"}) == 1

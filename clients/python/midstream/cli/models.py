@@ -60,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
         if arguments.action == "list":
             models = ask_server(url, "/v1/models", key, _Models, about="list its models").data
             return _print(_table([list(COLUMNS), *(model.row for model in models)]))
-        path = f"/v1/models/{quote(arguments.name, safe='/')}"
+        # What is no text goes as it is: the server says that there is no such model.
+        path = f"/v1/models/{quote(arguments.name, safe='/', errors='surrogateescape')}"
         told = ask_server(url, path, key, _Told, {"do": arguments.action}, about="say what is loaded")
     except MidstreamError as error:
         print(f"midstream: {error_message(error, url)}", file=sys.stderr)
