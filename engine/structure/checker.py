@@ -80,6 +80,9 @@ class Checker:
         return process.wait()
 
     def close(self) -> None:
+        """Also where it hangs: whoever waits for its answer has none."""
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
             self._end()
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -20,7 +21,7 @@ from llguidance import LLMatcher
 
 from engine.structure import follower
 from engine.structure import matcher as matcher_module
-from engine.structure.checker import TOO_LONG, Checker
+from engine.structure.checker import TOO_LONG, Checker, NoAnswerError
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
@@ -206,6 +207,22 @@ def test_a_compiler_without_room_for_its_thread_ends_and_blames_no_grammar() -> 
         [sys.executable, "-c", script], input=f"{asked}\n", capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_compiler_that_hangs_holds_up_no_program_that_ends() -> None:
+    """Whose threads Python waits for, before it has anything else brought to an end."""
+    checker, source = Checker(), source_of(Grammar(regex="asked of one that hangs"))
+    assert checker.problem_of(source) == ""
+    hanging = checker._process
+    assert hanging is not None
+    hanging.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(checker.problem_of, source)
+        while not checker._lock.locked():
+            pass
+        checker.close()
+        assert isinstance(asked.exception(10), NoAnswerError)
+    assert hanging.returncode == -signal.SIGKILL
 
 
 def test_what_was_asked_lately_is_known_however_many_others_were_before(
