@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import threading
+from contextlib import suppress
 from queue import SimpleQueue
 
 MOST_LINES = 4096  # that wait to be taken
@@ -25,7 +26,8 @@ def log_handler() -> logging.Handler:
 
 
 class LogWriter(logging.Handler):
-    """Its lock is held where lines are counted, and never while anything is waited for."""
+    """Each of its numbers is written by one side alone, by who has its lock or by its thread: at the end who
+    has the lock waits for the thread."""
 
     def __init__(self, descriptor: int, encoding: str = "utf-8") -> None:
         super().__init__()
@@ -34,8 +36,9 @@ class LogWriter(logging.Handler):
         self._room = select.poll()
         self._room.register(descriptor, select.POLLOUT)
         self._lines = SimpleQueue[bytes | threading.Event]()
-        self._waiting = 0  # with the one that is being written
-        self._lost = 0
+        self._queued = self._taken = 0  # by its thread, when it was written
+        self._lost = self._lost_by_thread = 0
+        self._told = 0  # of those that were lost, by the thread while any line waits
         self._thread: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -44,11 +47,15 @@ class LogWriter(logging.Handler):
         except Exception:  # noqa: BLE001 - as other handlers do
             self.handleError(record)
             return
-        data = self._told(self._lost) + line
-        if not self._waiting and len(data) <= select.PIPE_BUF and self._room.poll(0):
-            self._lost = 0 if self._write(data) else self._lost + 1
-        elif self._waiting < MOST_LINES:
-            self._waiting += 1
+        waiting, untold = self._waiting, self._untold
+        data = self._saying(untold) + line
+        if not waiting and len(data) <= select.PIPE_BUF and self._room.poll(0):
+            if self._write(data):
+                self._told += untold
+            else:
+                self._lost += 1
+        elif waiting < MOST_LINES:
+            self._queued += 1
             self._put(line)
         else:
             self._lost += 1
@@ -59,11 +66,21 @@ class LogWriter(logging.Handler):
             self._put(written := threading.Event())
             written.wait(LAST_S)
 
+    @property
+    def _waiting(self) -> int:
+        """With the one that is being written."""
+        return self._queued - self._taken
+
+    @property
+    def _untold(self) -> int:
+        return self._lost + self._lost_by_thread - self._told
+
     def _put(self, line: bytes | threading.Event) -> None:
         self._lines.put(line)
         if self._thread is None or not self._thread.is_alive():  # a process that was copied has none
             self._thread = threading.Thread(target=self._keep_writing, name="log", daemon=True)
-            self._thread.start()
+            with suppress(RuntimeError):  # there are as many as there may be: the next line tries again
+                self._thread.start()
 
     def _keep_writing(self) -> None:
         while True:
@@ -71,12 +88,12 @@ class LogWriter(logging.Handler):
             if isinstance(line, threading.Event):
                 line.set()
                 continue
-            lost = self._lost
-            went = self._write(self._told(lost) + line)
-            self.acquire()
-            self._lost += -lost if went else 1
-            self._waiting -= 1
-            self.release()
+            untold = self._untold
+            if self._write(self._saying(untold) + line):
+                self._told += untold
+            else:
+                self._lost_by_thread += 1
+            self._taken += 1
 
     def _write(self, data: bytes) -> bool:
         try:
@@ -89,7 +106,7 @@ class LogWriter(logging.Handler):
             return False
         return True
 
-    def _told(self, lost: int) -> bytes:
+    def _saying(self, lost: int) -> bytes:
         if not lost:
             return b""
         told = {"name": __name__, "levelno": logging.WARNING, "levelname": "WARNING"}

@@ -67,6 +67,7 @@ from realtime.server import CLOSE_S, Server, let_finish
 from realtime.service_manager import ServiceManager
 from realtime.tenants.allowance import Allowance, default_share
 from realtime.tenants.quota import Quotas
+from realtime.text import grammar
 from realtime.transport import http_protocol, websocket_protocol
 from realtime.websocket.connection import ConnectionLimits
 from realtime.work_ledger import WorkLedger
@@ -212,6 +213,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     finally:
         await background.stop()
         await fleet.stop()
+        grammar.close()
         if traces is not None:
             await asyncio.to_thread(traces.close)
 

@@ -54,8 +54,10 @@ class BackgroundTasks:
             if loop.time() - began_s > LONGEST_WAIT_S:
                 backoff.reset()
             self._dead.add(name)
-            await asyncio.sleep(backoff.next_s())
-            self._dead.discard(name)
+            try:
+                await asyncio.sleep(backoff.next_s())
+            finally:  # also where it is wanted no more
+                self._dead.discard(name)
 
     async def _run(self, name: str, work: Work) -> None:
         try:

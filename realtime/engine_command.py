@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.listening.listener import Door, DoorError
 from engine.listening.socket_door import SocketDoor
-from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, tell
+from realtime.bind import StartupError, bind, check_tellable, end_on_hangup, raise_descriptor_limit, tell
 from realtime.certificates import CertificateError, Certificates
 from realtime.config import ListenOptions, parse_listening, unknown_variables
 from realtime.fleet.address import Address
@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for problem in unknown_variables(os.environ, "engine"):
         log.warning("%s", problem)
     try:
+        raise_descriptor_limit()
         token = token_in(options.token_file)
         check_names(options)
         check_tellable(options.address_file)

@@ -32,6 +32,7 @@ from realtime.certificates import Certificates
 from realtime.config import PREFIX, ListenOptions, ModelOptions, Options, spelled
 from realtime.fleet import models_file, places
 from realtime.fleet.address import Address
+from realtime.fleet.long_start import STILL_S
 from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.place import PlaceError
 from realtime.fleet.socket_link import SocketLink
@@ -44,7 +45,6 @@ log = logging.getLogger("midstream")
 LOOK_S = 0.1  # between two looks whether an engine listens yet
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 30.0  # until one that has ended is started anew
 OLD_S = 10.0  # one that has run for so long is started at once
-STILL_S = 30.0  # between two words of one that is waited for
 NOT_THERE_YET = (FileNotFoundError, ConnectionRefusedError)  # at its socket
 SAID_EVERY_S = 1.0
 LONGEST_WORD = 4096  # bytes of what a gateway says of itself

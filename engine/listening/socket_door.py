@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -20,6 +22,8 @@ from engine import api
 from engine.listening import limits
 from engine.listening.gateway import NO_MESSAGE, Gateway
 from engine.listening.listener import DoorError, Listener
+
+log = logging.getLogger("engine")
 
 
 class SocketDoor:
@@ -51,9 +55,13 @@ class SocketDoor:
         try:
             if self._file_now() != self._file:  # nobody would ever come to ours
                 raise OSError(errno.EADDRINUSE, "")
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: SocketConnection(self, listener), sock=self._bound, backlog=limits.MOST_STRANGERS
+            loop = asyncio.get_running_loop()
+            loop.set_exception_handler(_tell)
+            # As many as the backlog says are taken in a turn, and of each it is told that nothing is left.
+            self._server = await loop.create_server(
+                lambda: SocketConnection(self, listener), sock=self._bound, backlog=1
             )
+            self._bound.listen(limits.MOST_STRANGERS)
         except OSError as error:  # who was bound there, too, listens already
             self._bound.close()
             raise DoorError(os.strerror(error.errno or 0)) from None
@@ -200,6 +208,15 @@ class SocketConnection(asyncio.Protocol):
 
     def _too_late(self) -> None:
         self.refuse(f"nothing was said for {limits.JOIN_S:g} s")
+
+
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the system lacks for somebody who connects is a line; asyncio tries again in a second."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and "socket" in context:
+        log.warning("whoever connects now has to wait: %s (see `ulimit -n`)", error.strerror)
+    else:
+        loop.default_exception_handler(context)
 
 
 def host_and_port(name: tuple[str, int]) -> str:

@@ -80,13 +80,20 @@ class Checker:
         return process.wait()
 
     def close(self) -> None:
+        """Also where it hangs: whoever waits for its answer has none."""
+        if (process := self._process) is not None:
+            process.kill()
         with self._lock:
             self._end()
 
 
 def _reason(ended_as: int) -> str:
-    """Why there was no answer: what the system or an operator kills says nothing of a grammar."""
+    """Why there was no answer: what the system or an operator kills says nothing of a grammar, and neither
+    does what ends by itself, as where there is no memory for it to begin."""
     if ended_as == -signal.SIGKILL:
         log.error("the compiler of grammars was killed")
+        raise NoAnswerError
+    if ended_as >= 0:
+        log.error("the compiler of grammars has ended with status %d", ended_as)
         raise NoAnswerError
     return TOO_LONG if ended_as == -signal.SIGPROF else FAILED

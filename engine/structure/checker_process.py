@@ -30,8 +30,9 @@ def main() -> None:
     for line in sys.stdin.buffer:
         most_s, source = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, most_s)
+        compiled = deep.submit(partial(problem_of, source))  # or this ends: there is no room for its thread
         try:
-            problem = deep.submit(partial(problem_of, source)).result()
+            problem = compiled.result()
         except BaseException:  # of the library, which is of another language  # noqa: BLE001
             problem = FAILED
         signal.setitimer(signal.ITIMER_PROF, 0)

@@ -15,6 +15,7 @@ from typing import NamedTuple, cast
 
 from engine import api
 from realtime.backoff import Backoff
+from realtime.fleet.long_start import LongStart
 from realtime.fleet.served_models import ServedModels
 from realtime.fleet.spare import FIRST_WAIT_S, Spare
 from realtime.fleet.watched_engine import Connect, EngineFailed, News, WatchedEngine
@@ -75,13 +76,14 @@ class Supervisor:
         spare = None if self._spare is None else self._spare.take()
         self._engine = engine = spare or WatchedEngine(self._connect)
         try:
-            hello = await engine.open(
-                self._receive_news,
-                self._receive_close,
-                answer_s=self._patience.answer_s,
-                start_silence_s=self._patience.start_s,
-            )
-            model = await self._models.served(hello)
+            with LongStart(self.name):
+                hello = await engine.open(
+                    self._receive_news,
+                    self._receive_close,
+                    answer_s=self._patience.answer_s,
+                    start_silence_s=self._patience.start_s,
+                )
+                model = await self._models.served(hello)
             _check_same(model, self._hub.models.named(model.name))
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")

@@ -199,5 +199,10 @@ def problem_of(source: str, *, briefly: bool = False) -> str:
     return problem
 
 
+def close() -> None:
+    """The server ends: a compiler that hangs holds no thread up, for which Python would wait."""
+    _checker.close()
+
+
 _checker = Checker()
 _known_problems = OrderedDict[bytes, str]()  # what was asked last at the end

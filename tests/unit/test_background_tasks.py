@@ -75,6 +75,18 @@ async def test_what_is_stopped_is_not_begun_anew(caplog: pytest.LogCaptureFixtur
     assert (tasks.dead, work.begun.qsize(), caplog.text) == ([], 0, "")
 
 
+async def test_what_is_wanted_no_more_while_it_is_dead_is_not_told_of_for_ever() -> None:
+    """As an engine's, whose address is taken out of the file: nobody starts that anew."""
+    tasks, work = BackgroundTasks(first_wait_s=1000.0), Work()
+    started = tasks.start("the watch", work)
+    die(await work.begun.get())
+    await heard()
+    assert tasks.dead == ["the watch"]
+    started.cancel()
+    await heard()
+    assert tasks.dead == []
+
+
 def test_a_backoff_doubles_up_to_its_longest_and_begins_anew() -> None:
     backoff = Backoff(first_s=0.25, longest_s=1.5)
     assert [backoff.next_s() for _ in range(5)] == [0.25, 0.5, 1.0, 1.5, 1.5]

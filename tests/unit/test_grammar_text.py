@@ -7,7 +7,10 @@ import json
 import random
 import re
 import signal
+import subprocess
+import sys
 from collections import Counter, OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from math import inf
 from pathlib import Path
@@ -18,7 +21,7 @@ from llguidance import LLMatcher
 
 from engine.structure import follower
 from engine.structure import matcher as matcher_module
-from engine.structure.checker import TOO_LONG, Checker
+from engine.structure.checker import TOO_LONG, Checker, NoAnswerError
 from engine.structure.compiler import matcher_of
 from engine.structure.matcher import ALLOWED, Matcher
 from engine.structure.vocabulary import read_vocabulary
@@ -179,6 +182,50 @@ def test_where_there_is_no_process_for_it_a_grammar_may_be_sent_again(
     assert "temporarily unavailable" in caplog.text
     assert grammar_module.problem_of(source) == ""
     checker.close()
+
+
+def test_nor_is_it_remembered_where_its_compiler_could_not_begin(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where memory is short while it is read in: it ends by itself, and has looked at no grammar."""
+    checker, source = Checker(), source_of(Grammar(regex="asked where it ends at once"))
+    monkeypatch.setattr(grammar_module, "_checker", checker)
+    with monkeypatch.context() as short:
+        short.setattr("sys.executable", "/bin/false")
+        with pytest.raises(grammar_module.NoCompilerError):
+            grammar_module.problem_of(source)
+    assert "the compiler of grammars has ended with status 1" in caplog.text
+    assert grammar_module.problem_of(source) == ""
+    checker.close()
+
+
+def test_a_compiler_without_room_for_its_thread_ends_and_blames_no_grammar() -> None:
+    script = (
+        "import threading; from engine.structure.checker_process import main\n"
+        'def cannot_start(thread): raise RuntimeError("can\'t start new thread")\n'
+        "threading.Thread.start = cannot_start; main()"
+    )
+    asked = json.dumps([1.0, source_of(Grammar(regex="a"))])
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=f"{asked}\n", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_a_compiler_that_hangs_holds_up_no_program_that_ends() -> None:
+    """Whose threads Python waits for, before it has anything else brought to an end."""
+    checker, source = Checker(), source_of(Grammar(regex="asked of one that hangs"))
+    assert checker.problem_of(source) == ""
+    hanging = checker._process
+    assert hanging is not None
+    hanging.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as threads:
+        asked = threads.submit(checker.problem_of, source)
+        while not checker._lock.locked():
+            pass
+        checker.close()
+        assert isinstance(asked.exception(10), NoAnswerError)
+    assert hanging.returncode == -signal.SIGKILL
 
 
 def test_what_was_asked_lately_is_known_however_many_others_were_before(

@@ -22,6 +22,7 @@ from keeper.plan import Kept as Told
 from realtime import several_gateways
 from realtime.__main__ import main
 from realtime.config import ListenOptions, ModelOptions, Options
+from realtime.fleet.long_start import STILL_S
 from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.outlines import outlines
 from realtime.fleet.watched_engine import EngineFailed
@@ -198,7 +199,7 @@ async def test_of_an_engine_that_goes_it_is_not_said_that_it_does_not_serve_yet(
     engine, missed = KeptEngine("engine 0", ListenOptions(listen="unix:engine")), asyncio.Event()
     engine._command = hanging()
     await engine.start()
-    engine._waited_for_s -= 2 * several_gateways.STILL_S  # long ago
+    engine._waited_for_s -= 2 * STILL_S  # long ago
 
     class AskedOnce:
         def __init__(self, _: object) -> None:

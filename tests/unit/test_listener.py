@@ -4,11 +4,14 @@ whatever they like: who may join, what each hears, and what becomes of the strea
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 import grpc
 import msgspec
@@ -251,6 +254,38 @@ def with_streams(engine: SimulatedEngine, gateway: Gateway, *streams: int) -> li
     assert begun == [submit(number) for number in numbers]
     assert len(set(numbers)) == len(streams)
     return numbers
+
+
+class UsedUp(socket.socket):
+    """Of a process that has no descriptor left for who connects, for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = SimpleQueue[None]()
+        self.left = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if not self.left:
+            self.asked.put(None)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().accept()
+
+
+def test_that_nobody_can_be_taken_in_now_is_a_line_in_the_log_and_not_one_for_each_who_waits(
+    listens: Callable[..., SimulatedEngine], fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    bound = UsedUp()
+    bound.bind(("127.0.0.1", 0))
+    engine = listens(SocketDoor(bound))
+    gateway = fleet.gateway(engine.address)
+    bound.asked.get(timeout=PATIENCE_S)
+    bound.left = True
+    assert welcomed(gateway.join())
+    gateway.close()
+    assert bound.asked.empty()
+    said = "whoever connects now has to wait: Too many open files (see `ulimit -n`)"
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [said]
+    assert caplog.records[0].exc_info is None
 
 
 # -- who may join ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -50,6 +51,35 @@ def test_nobody_waits_for_a_reader_who_takes_nothing(pipe: tuple[int, int], *, b
     while said.count(LINE) < MOST_LINES:
         said += os.read(reads, 65536).decode()
     assert said[full:].replace(LINE, "") == "lines of the log were lost, since nobody took them: 8\n"
+
+
+def test_the_last_lines_are_waited_for_where_somebody_takes_them(pipe: tuple[int, int]) -> None:
+    """`logging.shutdown` holds the handler's lock meanwhile."""
+    reads, writes = pipe
+    full, writer = filled(writes), LogWriter(writes)
+    say(writer, 8)
+    writer.acquire()
+    os.read(reads, full)
+    writer.flush()
+    os.set_blocking(reads, False)
+    assert os.read(reads, 100).decode() == 8 * LINE
+
+
+def test_a_machine_without_room_for_a_thread_ends_nobody_who_says_a_line(
+    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot_start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    reads, writes = pipe
+    full, writer = filled(writes), LogWriter(writes)
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", cannot_start)
+        say(writer)
+    os.read(reads, full)
+    say(writer)
+    writer.flush()
+    assert os.read(reads, 100).decode() == 2 * LINE
 
 
 def test_what_a_full_disk_has_no_room_for_is_lost_alone() -> None:

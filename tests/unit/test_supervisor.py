@@ -11,11 +11,12 @@ import pytest
 
 from engine import api
 from realtime.background_tasks import BackgroundTasks
+from realtime.fleet import long_start
 from realtime.fleet.fleet import Fleet
 from realtime.fleet.place import EnginePlace
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed, Hear
-from tests.fakes.engine_links import Begun, Link
+from tests.fakes.engine_links import HELLO, Begun, Link
 from tests.fakes.simulated_client import SIZE
 from tests.fakes.simulated_server import SimulatedServer
 
@@ -66,6 +67,28 @@ async def test_an_engine_that_hangs_while_it_takes_over_is_ended_for_another() -
         await kept.begun.engines.get()
         assert [link.killed for link in kept.links] == [False, True, False]
         assert kept.ready
+
+
+async def test_an_engine_that_hangs_as_it_loads_its_model_is_named_in_the_log_until_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It goes on saying that it is loading, and nobody else would say anything."""
+    said = asyncio.Queue[str]()
+    monkeypatch.setattr(long_start, "STILL_S", 0.0)
+    monkeypatch.setattr(long_start.log, "warning", lambda line, *values: said.put_nowait(line % values))
+    kept = Kept("hangs", start_silence_s=1000)
+    starting = asyncio.create_task(kept.fleet.start())
+    async with asyncio.timeout(10):
+        for _ in range(2):
+            assert await said.get() == "the engine does not serve yet, 0 s after it was started"
+        kept.links[0].hear(HELLO)
+        await starting
+    while not said.empty():
+        said.get_nowait()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert said.empty()
+    await kept.fleet.stop()
 
 
 async def test_what_an_engine_had_does_not_wait_until_it_is_dead_that_hangs_in_the_system() -> None:
