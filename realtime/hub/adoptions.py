@@ -233,7 +233,7 @@ class Adoptions:
     async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
         """In its client's turn, as for a start."""
         if length := rebuilt.rules_length:
-            async with self._pool.turn(tenant, listener, length):
+            async with self._pool.turn(tenant, listener, length, compiles=True):
                 await self._pool.run(rebuilt.try_rules)
 
     async def _tell(self, tenant: str, rebuilt: RebuiltStream, telling: Telling, listener: Listener) -> None:

@@ -79,11 +79,20 @@ def text_length(frame: StreamFrame) -> int:
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
     compiled += guards_length(_guards(frame))
-    if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
-        compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
+    if isinstance(frame, protocol.Start) and _has_tools(frame):
+        compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools or [])
     if isinstance(frame, protocol.Start) and frame.past is not None:
         compiled += sum(map(_step_length, frame.past.steering))
     return compiled + _written(frame)
+
+
+def compiles(frame: StreamFrame) -> bool:
+    """Whether a grammar is compiled for it: a client's own, or that of its tools."""
+    return _grammar(frame) is not None or (isinstance(frame, protocol.Start) and _has_tools(frame))
+
+
+def _has_tools(start: protocol.Start) -> bool:
+    return bool(start.tools) and start.tool_choice != "none"
 
 
 def guards_length(asked: list[Guard]) -> int:

@@ -23,6 +23,7 @@ from realtime.hub.frame_queues import SerialQueues
 from realtime.hub.frame_tokenizing import (
     Tokenized,
     check_length,
+    compiles,
     estimated_tokens,
     stops,
     text_length,
@@ -232,7 +233,8 @@ class LongTexts:
         """Of a frame's text, if it needs any, when it is this client's turn."""
         if not self._receiver.needs_tokens(key, frame, listener):
             return None
-        async with self._pool.turn(key.tenant, listener, text_length(frame)):
+        length = text_length(frame)
+        async with self._pool.turn(key.tenant, listener, length, compiles=compiles(frame)):
             if listener.gone or not self._receiver.needs_tokens(key, frame, listener):
                 return None
             try:

@@ -2,9 +2,10 @@
 
 Nothing else runs in these threads, and nothing that a client asks for runs in others: what the server itself
 does beside its event loop, such as loading a tokenizer, never waits for a crowd of texts. Nobody's turn waits
-for more of another's texts than are being worked at. A text takes up to some hundred bytes a character
-meanwhile: long ones are worked at one by one, and what that took goes back to the system. This knows no frame
-and no stream.
+for more of another's texts than are being worked at. What has a grammar compiled waits for that in its
+thread, behind others' where they have some compiled: so it is in a line of its own, which never has all
+threads. A text takes up to some hundred bytes a character meanwhile: long ones are worked at one by one, and
+what that took goes back to the system. This knows no frame and no stream.
 """
 
 from __future__ import annotations
@@ -21,22 +22,34 @@ from realtime.hub.fair_queue import FairQueue
 P = ParamSpec("P")
 T = TypeVar("T")
 
-THREADS = 2
+THREADS = 2  # of each line; both together have one more
 LONG = 128 << 10  # characters, of which there is one text at a time
+
+
+class _Line:
+    """Of those whose turns are alike."""
+
+    def __init__(self, threads: int) -> None:
+        self.free = threads
+        self.queue = FairQueue[asyncio.Future[None]]()
 
 
 class TokenizingPool:
     def __init__(self, threads: int = THREADS) -> None:
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="tokenizing")
-        self._free = threads
+        self._free = threads + 1
+        self._executor = ThreadPoolExecutor(self._free, thread_name_prefix="tokenizing")
+        self._texts, self._compiled = _Line(threads), _Line(threads)
         self._has_long = False  # whether it is worked at
-        self._queue = FairQueue[asyncio.Future[None]]()
 
     @asynccontextmanager
-    async def turn(self, tenant: str, client: object, size: int) -> AsyncIterator[None]:
-        """Wait for a thread, and have it for as long as the context lasts."""
+    async def turn(
+        self, tenant: str, client: object, size: int, *, compiles: bool = False
+    ) -> AsyncIterator[None]:
+        """Wait for a thread, and have it for as long as the context lasts. `compiles`: whether a grammar is
+        compiled in it."""
         turn = asyncio.get_running_loop().create_future()
-        self._queue.put(tenant, client, size, turn)
+        line = self._compiled if compiles else self._texts
+        line.queue.put(tenant, client, size, turn)
         self._give_turns()
         try:
             await turn
@@ -44,6 +57,7 @@ class TokenizingPool:
         finally:
             if not turn.cancelled():  # while it waited
                 self._free += 1
+                line.free += 1
                 if size > LONG:
                     self._has_long = False
                     self._executor.submit(trim_heap)
@@ -54,12 +68,17 @@ class TokenizingPool:
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
     def _give_turns(self) -> None:
-        while self._free and self._queue:
-            is_long = self._queue.next_size > LONG
+        for line in (self._texts, self._compiled):
+            self._give_turns_of(line)
+
+    def _give_turns_of(self, line: _Line) -> None:
+        while self._free and line.free and line.queue:
+            is_long = line.queue.next_size > LONG
             if is_long and self._has_long:
                 return
-            turn = self._queue.take()
+            turn = line.queue.take()
             if not turn.done():
                 turn.set_result(None)
                 self._free -= 1
+                line.free -= 1
                 self._has_long = self._has_long or is_long
