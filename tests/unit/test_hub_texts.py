@@ -156,33 +156,38 @@ async def test_a_client_s_prompt_waits_for_no_crowd_of_another_s(tenant: str) ->
     assert refused_before[0] <= 3, "those that were begun with, and one more that was done at the same time"
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [
-        {"prompt": "Once", "params": Params(grammar=Grammar(regex="a"))},
-        {"prompt": None, "messages": HI, "tools": [Tool(function=Function(name="look"))]},
-    ],
-)
-async def test_a_client_s_prompt_waits_for_no_grammars_of_another_s(
-    monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any]
+RULED: list[dict[str, Any]] = [
+    {"prompt": "Once", "params": Params(grammar=Grammar(regex="a"))},
+    {"prompt": None, "messages": HI, "tools": [Tool(function=Function(name="look"))]},
+]
+
+
+@pytest.mark.parametrize("asks", RULED)
+@pytest.mark.parametrize("known", [{"prompt": LONG[: LONG_TEXT + 1]}, *RULED])
+async def test_neither_a_prompt_nor_a_known_grammar_waits_for_another_s_that_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], known: dict[str, Any]
 ) -> None:
-    """However long they take to compile, which is done one by one."""
-    compiled = threading.Event()
+    """However long that takes, which is done one by one."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    crowd, other = RecordingListener(server), RecordingListener(server)
+    other.send(start("known", **known))
+    await settled()
+    assert heard(other) == ["Started"]
+    compiled, begun = threading.Event(), asyncio.Event()
 
     def compiles(source: str, most_s: float) -> str:
         compiled.wait()
         return ""
 
     monkeypatch.setattr(grammar._checker, "problem_of", compiles)
-    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
-    server = SimulatedServer(WIDE)
-    crowd, other = RecordingListener(server), RecordingListener(server)
-    begun = asyncio.Event()
-    other.flush = begun.set  # type: ignore[method-assign]
+    fresh = {"params": Params(grammar=Grammar(choice=[repr(asks)]))} if "params" in asks else {}
+    tools = {"tools": [Tool(function=Function(name=name)) for name in ("look", "elsewhere")]}
     try:
         for n in range(6):
-            crowd.send(start(f"crowd{n}", **asks))
-        other.send(start("b", prompt=LONG[: LONG_TEXT + 1]))
+            crowd.send(start(f"crowd{n}", **(asks | (fresh or tools))))
+        other.flush = begun.set  # type: ignore[method-assign]
+        other.send(start("again", **known))
         begun.clear()
         await asyncio.wait_for(begun.wait(), 10)
         assert crowd.heard == []

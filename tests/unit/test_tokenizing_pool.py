@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from realtime.hub.tokenizing_pool import LONG, TokenizingPool
+from realtime.hub.tokenizing_pool import LONG, Line, TokenizingPool
 
 
 class Crowd:
@@ -21,13 +21,13 @@ class Crowd:
         self._moved = asyncio.Event()
 
     def ask(
-        self, name: str, *, tenant: str = "t", client: str = "c", size: int = 10, compiles: bool = False
+        self, name: str, *, tenant: str = "t", client: str = "c", size: int = 10, at: Line = Line.TEXTS
     ) -> None:
         self._ends[name] = asyncio.Event()
-        self.tasks[name] = asyncio.create_task(self._turn(name, tenant, client, size, compiles))
+        self.tasks[name] = asyncio.create_task(self._turn(name, tenant, client, size, at))
 
-    async def _turn(self, name: str, tenant: str, client: str, size: int, compiles: bool) -> None:
-        async with self.pool.turn(tenant, client, size, compiles=compiles):
+    async def _turn(self, name: str, tenant: str, client: str, size: int, at: Line) -> None:
+        async with self.pool.turn(tenant, client, size, at):
             self.begun.append(name)
             self._moved.set()
             await self._ends[name].wait()
@@ -92,19 +92,17 @@ async def test_of_long_texts_there_is_one_at_a_time_and_a_short_one_waits_for_no
     await crowd.finish("the last", "short")
 
 
-async def test_no_text_waits_for_what_has_grammars_compiled_and_none_of_these_for_a_crowd_of_texts() -> None:
-    crowd = Crowd(threads=2)
-    for name in ("grammar", "another", "a third"):
-        crowd.ask(name, compiles=True)
-    for name in ("text", "more"):
-        crowd.ask(name, client="other")
-    await crowd.until_begun("grammar", "another", "text")
-    assert len(crowd.begun) == 3, "both lines together have a thread more than one may"
-    await crowd.finish("grammar")
-    await crowd.until_begun("more")
-    await crowd.finish("another")
-    await crowd.until_begun("a third")
-    await crowd.finish("a third", "text", "more")
+async def test_no_line_waits_for_another() -> None:
+    crowd = Crowd()
+    for line in Line:
+        for number in range(2):
+            crowd.ask(f"{number} of {line.name}", at=line)
+    await crowd.until_begun("0 of TEXTS", "0 of RULED", "0 of COMPILED")
+    assert len(crowd.begun) == 3
+    await crowd.finish("0 of RULED")
+    await crowd.until_begun("1 of RULED")
+    assert len(crowd.begun) == 4
+    await crowd.finish(*(f"{number} of {line.name}" for line in Line for number in range(2)))
 
 
 async def test_who_goes_just_as_its_turn_comes_gives_it_back() -> None:
