@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -32,10 +33,11 @@ from realtime.hub.slices import Slices
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.stream_record import engine_key
-from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.hub.tokenizing_pool import Line, TokenizingPool
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
 from realtime.tenants.quota import Quotas
+from realtime.text.grammar import NotKnownError
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +235,11 @@ class Adoptions:
     async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
         """In its client's turn, as for a start."""
         if length := rebuilt.rules_length:
-            async with self._pool.turn(tenant, listener, length):
+            with suppress(NotKnownError):
+                async with self._pool.turn(tenant, listener, length, Line.RULED):
+                    await self._pool.run(rebuilt.try_known_rules)
+                return
+            async with self._pool.turn(tenant, listener, 1, Line.COMPILED):
                 await self._pool.run(rebuilt.try_rules)
 
     async def _tell(self, tenant: str, rebuilt: RebuiltStream, telling: Telling, listener: Listener) -> None:

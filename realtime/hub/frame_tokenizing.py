@@ -78,12 +78,26 @@ def text_length(frame: StreamFrame) -> int:
     """In characters; a grammar's are worth more of them, and those of guards."""
     asked = _grammar(frame)
     compiled = 0 if asked is None else GRAMMAR + GRAMMAR_CHARACTER * grammar_length(asked)
-    compiled += guards_length(_guards(frame))
-    if isinstance(frame, protocol.Start) and frame.tools and frame.tool_choice != "none":
-        compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools)
+    if isinstance(frame, protocol.Start) and _has_tools(frame):
+        compiled += GRAMMAR + GRAMMAR_CHARACTER * tools_length(frame.tools or [])
+    return compiled + length_of_known(frame)
+
+
+def length_of_known(frame: StreamFrame) -> int:
+    """The same, where no grammar need be compiled."""
+    read = guards_length(_guards(frame))
     if isinstance(frame, protocol.Start) and frame.past is not None:
-        compiled += sum(map(_step_length, frame.past.steering))
-    return compiled + _written(frame)
+        read += sum(map(_step_length, frame.past.steering))
+    return read + _written(frame)
+
+
+def is_ruled(frame: StreamFrame) -> bool:
+    """Whether it has a grammar, a client's own or that of its tools, which is compiled if it is not known."""
+    return _grammar(frame) is not None or (isinstance(frame, protocol.Start) and _has_tools(frame))
+
+
+def _has_tools(start: protocol.Start) -> bool:
+    return bool(start.tools) and start.tool_choice != "none"
 
 
 def guards_length(asked: list[Guard]) -> int:
@@ -295,6 +309,12 @@ def tokenize(
             _known(past.tokens, "past.tokens", model)
             put_in = [_injection(put_in, model, brief) for put_in in past_injects(frame)]
     return opening(frame, tokens or [], checked_params(frame, tokens or [], model), model, put_in)
+
+
+def tokenize_of_known(frame: StreamFrame, model: ServedModel, turns: Turns | None = None) -> Tokenized | None:
+    """The same; raises `NotKnownError` where a grammar would have to be compiled."""
+    with grammar.of_known():
+        return tokenize(frame, model, turns)
 
 
 def _check_unguarded(params: Params, past: Past) -> None:

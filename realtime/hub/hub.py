@@ -503,8 +503,7 @@ class Hub:
         self._departures.bring_in_order(stream)
         before = self._subscriptions.listener_of(stream)
         anew = before is not listener
-        if anew:
-            listener.memory.check()
+        listener.memory.check()
         if anew and before is not None and not listener.takes_over:
             raise Refusal("request_taken", f'Request "{stream.request_id}" has another listener.')
         entry = self._registry.by_number(stream.number)

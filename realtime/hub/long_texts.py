@@ -12,7 +12,8 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, KeysView
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
@@ -24,19 +25,23 @@ from realtime.hub.frame_tokenizing import (
     Tokenized,
     check_length,
     estimated_tokens,
+    is_ruled,
+    length_of_known,
     stops,
     text_length,
     tokenize,
+    tokenize_of_known,
     weight,
 )
 from realtime.hub.listener import Listener, Payer
 from realtime.hub.slices import Slices
 from realtime.hub.stream_key import StreamKey, forked_by
-from realtime.hub.tokenizing_pool import TokenizingPool
+from realtime.hub.tokenizing_pool import Line, TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.tenants.quota import Quotas
 from realtime.text.decoded_turn import Turns
+from realtime.text.grammar import NotKnownError
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -232,17 +237,34 @@ class LongTexts:
         """Of a frame's text, if it needs any, when it is this client's turn."""
         if not self._receiver.needs_tokens(key, frame, listener):
             return None
-        async with self._pool.turn(key.tenant, listener, text_length(frame)):
-            if listener.gone or not self._receiver.needs_tokens(key, frame, listener):
-                return None
-            try:
-                turns = self._receiver.known_turns(key, frame)
-                model = self._receiver.model_of(key, frame)
-                assert model is not None, "what has no stream needs no tokens"
-                return await self._pool.run(tokenize, frame, model, turns)
-            except Refusal:
-                self._quotas.count(key.tenant, estimated_tokens(frame))
-                raise
+        turn = partial(self._pool.turn, key.tenant, listener)
+        if not is_ruled(frame):
+            async with turn(text_length(frame)):
+                return await self._made(tokenize, key, frame, listener)
+        with suppress(NotKnownError):  # agents say the same tools again and again
+            async with turn(length_of_known(frame), Line.RULED):
+                return await self._made(tokenize_of_known, key, frame, listener)
+        async with turn(1, Line.COMPILED):
+            return await self._made(tokenize, key, frame, listener)
+
+    async def _made(
+        self,
+        make: Callable[[StreamFrame, ServedModel, Turns], Tokenized | None],
+        key: StreamKey,
+        frame: StreamFrame,
+        listener: Listener,
+    ) -> Tokenized | None:
+        """In a turn, if it is still to be."""
+        if listener.gone or not self._receiver.needs_tokens(key, frame, listener):
+            return None
+        try:
+            turns = self._receiver.known_turns(key, frame)
+            model = self._receiver.model_of(key, frame)
+            assert model is not None, "what has no stream needs no tokens"
+            return await self._pool.run(make, frame, model, turns)
+        except Refusal:
+            self._quotas.count(key.tenant, estimated_tokens(frame))
+            raise
 
 
 def _wake(some: Iterable[asyncio.Event]) -> None:

@@ -36,7 +36,7 @@ from realtime.stream.memory import MemoryAccount
 from realtime.stream.owner import Owner
 from realtime.stream.pending_commands import Computing
 from realtime.stream.stream import Stream
-from realtime.text.grammar import NoCompilerError, OutputRules
+from realtime.text.grammar import NoCompilerError, OutputRules, of_known
 from realtime.text.served_model import ServedModel
 
 A_TURN = 64  # news, before others have their turn, where no guards read them
@@ -123,6 +123,11 @@ class RebuiltStream:
                 raise  # it may be asked for again
             except Refusal:
                 pass  # it is raised again, when it is told
+
+    def try_known_rules(self) -> None:
+        """The same; raises `NotKnownError` where something would have to be compiled."""
+        with of_known():
+            self.try_rules()
 
     def make_patterns(self, guards: list[Guard]) -> None:
         """What these look for, which takes long, before they are put in: for a thread."""

@@ -70,6 +70,7 @@ STREAM_BYTES = 4900  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 WEIGHED_EVERY = 16  # events that are given out, one token each: about what was promised for them
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for
+LEAST_UNREAD_BYTES = 4 << 10  # and so many where the account is full: a connection has a thousand streams
 
 
 P = ParamSpec("P")
@@ -405,7 +406,10 @@ class Stream:
 
     def _check_unread(self) -> None:
         """Whoever does not read what was asked for may not ask for more."""
-        if self.outbox.unread_bytes + self._waiting_bytes > UNREAD_LIMIT:
+        unread = self.outbox.unread_bytes + self._waiting_bytes
+        if unread > LEAST_UNREAD_BYTES:
+            self._memory.account.check()
+        if unread > UNREAD_LIMIT:
             raise Refusal(
                 "rate_limited",
                 f"Request {self.request_id} has reached the limit of {UNREAD_LIMIT >> 10} KiB of events that "

@@ -4,7 +4,8 @@ be followed.
 What is refused is refused by what the grammar says, and not by how long it took: a limit counts characters,
 properties and levels, and the compiler counts its own work (`engine/structure/compiler.py`), or is stopped by
 what it took (`engine/structure/checker.py`). It takes milliseconds all the same, and up to a second: `check`
-is for a thread. It knows no stream and no token.
+is for a thread. One is compiled after the other, but what was asked lately is known (`of_known`). It knows no
+stream and no token.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from hashlib import blake2b
 from typing import Any
 
@@ -48,6 +50,10 @@ class NoCompilerError(Refusal):
             "The compiler of grammars was killed, or cannot be begun now: send this again.",
             retry_after_ms=1000,
         )
+
+
+class NotKnownError(Exception):
+    """Whether a grammar can be followed would have to be found out."""
 
 
 class OutputRules(Struct, frozen=True):
@@ -183,9 +189,11 @@ def _walk(schema: Any) -> Iterator[tuple[dict[str, Any], int]]:
 def problem_of(source: str, *, briefly: bool = False) -> str:
     """Why a grammar cannot be followed, or nothing. What was asked lately is known: agents send the same
     tools again and again; and what was tried in a thread is asked for once more between others' events.
-    `briefly`: one of many. Raises NoCompilerError."""
+    `briefly`: one of many. Raises NoCompilerError, and NotKnownError `of_known`."""
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
+    if problem is None and _of_known.get():
+        raise NotKnownError
     if problem is None:
         try:
             problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
@@ -204,5 +212,16 @@ def close() -> None:
     _checker.close()
 
 
+@contextmanager
+def of_known() -> Iterator[None]:
+    """Nothing is compiled within, whatever other threads do."""
+    before = _of_known.set(True)
+    try:
+        yield
+    finally:
+        _of_known.reset(before)
+
+
+_of_known = ContextVar("of_known", default=False)
 _checker = Checker()
 _known_problems = OrderedDict[bytes, str]()  # what was asked last at the end

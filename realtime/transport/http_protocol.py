@@ -265,6 +265,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._leave()
+        self.work.owe(ANSWER_S)
         super().handle_websocket_upgrade(event)
         if behind := self.conn.trailing_data[0]:
             cast(asyncio.Protocol, self.transport.get_protocol()).data_received(behind)

@@ -412,6 +412,20 @@ async def test_who_asks_pays_for_the_answer(monkeypatch: pytest.MonkeyPatch) -> 
         assert not work.is_free
 
 
+async def test_who_opens_a_websocket_pays_for_that_as_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_protocol, "ANSWER_S", 1000.0)
+
+    async def refuses(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "websocket.close"})
+
+    async with serving(refuses) as server, raw_socket(server) as peer:
+        work = server.http.ledger.of("127.0.0.1")
+        assert work.is_free
+        await peer.send(upgrade())
+        await peer.read_response()
+        assert not work.is_free
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this system has no such sockets")
 async def test_a_proxy_is_believed_by_its_own_address_where_all_addresses_are_listened_to() -> None:
     callers = Events()

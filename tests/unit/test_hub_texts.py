@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import threading
 import weakref
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from engine import toy_model
 from midstream import protocol
-from midstream.protocol import Fork, Message, Params
+from midstream.protocol import Fork, Function, Grammar, Message, Params, Tool
 from realtime.http.listener import HttpListener
 from realtime.hub import long_texts
 from realtime.hub.frame_tokenizing import tokenize
@@ -25,6 +27,7 @@ from realtime.stream.context import COUNTED_S
 from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
+from realtime.text import grammar
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_ledger import PayerWork
@@ -151,6 +154,47 @@ async def test_a_client_s_prompt_waits_for_no_crowd_of_another_s(tenant: str) ->
     await settled()
     assert [error.code for error in crowd.errors] == 50 * ["context_too_long"]
     assert refused_before[0] <= 3, "those that were begun with, and one more that was done at the same time"
+
+
+RULED: list[dict[str, Any]] = [
+    {"prompt": "Once", "params": Params(grammar=Grammar(regex="a"))},
+    {"prompt": None, "messages": HI, "tools": [Tool(function=Function(name="look"))]},
+]
+
+
+@pytest.mark.parametrize("asks", RULED)
+@pytest.mark.parametrize("known", [{"prompt": LONG[: LONG_TEXT + 1]}, *RULED])
+async def test_neither_a_prompt_nor_a_known_grammar_waits_for_another_s_that_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, asks: dict[str, Any], known: dict[str, Any]
+) -> None:
+    """However long that takes, which is done one by one."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    crowd, other = RecordingListener(server), RecordingListener(server)
+    other.send(start("known", **known))
+    await settled()
+    assert heard(other) == ["Started"]
+    compiled, begun = threading.Event(), asyncio.Event()
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.wait()
+        return ""
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    fresh = {"params": Params(grammar=Grammar(choice=[repr(asks)]))} if "params" in asks else {}
+    tools = {"tools": [Tool(function=Function(name=name)) for name in ("look", "elsewhere")]}
+    try:
+        for n in range(6):
+            crowd.send(start(f"crowd{n}", **(asks | (fresh or tools))))
+        other.flush = begun.set  # type: ignore[method-assign]
+        other.send(start("again", **known))
+        begun.clear()
+        await asyncio.wait_for(begun.wait(), 10)
+        assert crowd.heard == []
+    finally:
+        compiled.set()
+    await settled()
+    assert heard(crowd) == 6 * ["Started"]
 
 
 def fork(name: str, of: str) -> protocol.Start:

@@ -128,10 +128,14 @@ async def test_what_tools_make_of_a_grammar_is_written_once_and_beside_everybody
 
     monkeypatch.setattr("realtime.hub.frame_tokenizing.output_rules", noting)
     listener = RecordingListener(SimulatedServer(SIZE))
-    listener.send(start(prompt=None, messages=HI, tools=[FIND], tool_choice="required"))
-    await settled()
-    assert isinstance(listener.heard[0], protocol.Started)
-    assert written == [False]
+    for name in "ab":
+        written.clear()
+        listener.send(start(name, prompt=None, messages=HI, tools=[FIND], tool_choice="required"))
+        await settled()
+        assert isinstance(listener.heard[0], protocol.Started)
+        listener.heard.clear()
+        assert not any(written)
+    assert len(written) == 1, "where it is known that it can be followed"
 
 
 def test_what_a_call_was_given_may_be_long_where_that_is_text() -> None:

@@ -39,14 +39,18 @@ def adjusted(lone: LoneStream) -> None:
     lone.answer(api.Adjusted(lone.index))
 
 
-def until_refused(act: Callable[[], None]) -> int:
+UNREAD = "limit of 512 KiB of events that wait to be read"
+FULL = "The limit of 0 MiB that is held for the streams of all"
+
+
+def until_refused(act: Callable[[], None], why: str = UNREAD) -> int:
     """How often it was done before the stream's unread events were too many."""
     times = 0
     with suppress(Refusal):
         while times < 100_000:
             act()
             times += 1
-    with pytest.raises(Refusal, match="limit of 512 KiB of events that wait to be read"):
+    with pytest.raises(Refusal, match=why):
         act()
     return times
 
@@ -147,11 +151,40 @@ def test_a_full_account_refuses_what_would_add_to_it_and_no_stop() -> None:
         protocol.Inject(request_id="a", tokens=[1]),
         protocol.Rewind(request_id="a", to=0),
     ):
-        with pytest.raises(Refusal, match="The limit of 0 MiB that is held for the streams of all"):
+        with pytest.raises(Refusal, match=FULL):
             lone.steer(frame)
     lone.steer(protocol.Pause(request_id="a"))
     lone.cancel()
     assert isinstance(lone.commands[-1], api.Cancel)
+
+
+def test_of_a_full_account_no_stream_has_much_wait_that_is_not_read() -> None:
+    """Each of a thousand streams could have 512 KiB of answers wait, whatever the account's limit was."""
+    lone = LoneStream(credit=Credit(limit=HUGE))
+    full(lone)
+
+    def paused_and_resumed() -> None:
+        lone.steer(protocol.Pause(request_id="a"))
+        lone.answer(api.Paused(0))
+        lone.steer(protocol.Resume(request_id="a"))
+        lone.answer(api.Resumed(0))
+
+    assert 1 < until_refused(paused_and_resumed, FULL) < 20
+    lone.take()
+    lone.steer(protocol.Resume(request_id="a"))
+    heard: list[object] = []
+    assert 1 < until_refused(lambda: lone.stream.cancel(lone.now, 0, "ref", heard.append), FULL) < 20
+
+
+def test_nothing_is_told_again_to_whoever_listens_where_its_account_is_full() -> None:
+    server, _ = opened()
+    listener = RecordingListener(server)
+    listener.send(endless())
+    rest(server)
+    listener.memory.limit = 0
+    listener.send(protocol.Attach(request_id="a", after=-1))
+    assert listener.error().code == "rate_limited"
+    assert server.hub.streams[0].outbox.unread_bytes == 0
 
 
 def test_what_is_held_is_counted_as_it_comes_and_goes() -> None:
@@ -206,7 +239,7 @@ def test_accounts_are_parts_of_one_that_has_a_limit_too() -> None:
     one.add(9_999)
     other.check()
     other.add(1)
-    with pytest.raises(Refusal, match="The limit of 0 MiB that is held for the streams of all") as refused:
+    with pytest.raises(Refusal, match=FULL) as refused:
         one.check()
     assert refused.value.code == "overloaded"
     one.add(-9_999)
