@@ -53,18 +53,21 @@ agent = midstream.Agent(
 
 async def watch(run: midstream.Run) -> None:
     """Hooks are a loop over what happens."""
-    async for event in run:
-        match event:
-            case Token(delta=delta):
-                print(delta, end="", flush=True)
-            case ToolCall(name=name):
-                print(f"\n[{name} ", end="")
-            case ToolArguments(delta=delta):  # they are told while they are written
-                print(delta, end="", flush=True)
-            case midstream.ToolOutcome(call=call, content=content, error=error):
-                print(f"]\n[{call.name} said: {content or error}]")
-            case Injected(index=index, count=count) if count:
-                print(f"[{count} tokens of results stand before token {index}]")
+    try:
+        async for event in run:
+            match event:
+                case Token(delta=delta):
+                    print(delta, end="", flush=True)
+                case ToolCall(name=name):
+                    print(f"\n[{name} ", end="")
+                case ToolArguments(delta=delta):  # they are told while they are written
+                    print(delta, end="", flush=True)
+                case midstream.ToolOutcome(call=call, content=content, error=error):
+                    print(f"]\n[{call.name} said: {content or error}]")
+                case Injected(index=index, count=count) if count:
+                    print(f"[{count} tokens of results stand before token {index}]")
+    except midstream.LimitReached as reached:  # small models may call without end
+        print(f"\n[{reached}]")
 
 
 async def main(url: str) -> None:
@@ -78,7 +81,9 @@ async def main(url: str) -> None:
             again = await client.replay(record)  # with the results that there were: no tool runs
             print(f"\n{len(run.outcomes)} calls; again: {'equal' if again.equal else 'not equal'}")
             other = await run.fork(at=run.stream.calls[0].end, seed=4)  # from the first call on, otherwise
-            print("otherwise:", await other.answer())
+            print("otherwise: ", end="")
+            await watch(other)
+            print()
 
 
 if __name__ == "__main__":

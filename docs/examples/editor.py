@@ -23,9 +23,12 @@ async def edited(client: midstream.Client, question: str) -> str:
         if sentence.rstrip().endswith((".", "!", "?")):
             begin, sentence = chunk.end, ""
         elif len(sentence.split()) > LONGEST and corrections < PATIENCE:
-            corrections += 1
             note = {"role": "user", "content": "Your last sentence was too long. Go on, in short sentences."}
-            begin = await stream.inject(messages=[note], at=begin)
+            try:
+                begin = await stream.inject(messages=[note], at=begin)
+            except midstream.RequestFinished:  # the model had come to its end, ahead of what was read
+                continue
+            corrections += 1
             print(f"[taken back to token {begin}: {sentence.strip()!r}]")
             sentence = ""
     assert stream.final is not None

@@ -20,25 +20,39 @@ async def objection(passage: str) -> str | None:
     return found and found[0]
 
 
+async def drawn_anew(
+    client: midstream.Client, stream: midstream.Stream, begin: int, seed: int
+) -> midstream.Stream:
+    """What goes on from there otherwise: the stream, or where that has ended by now, a fork of it."""
+    try:
+        await stream.adjust(at=begin, seed=seed)
+    except midstream.RequestFinished:
+        stream = await client.fork(stream, at=begin, seed=seed, window=1)
+        while stream.consumed < begin:
+            await stream.next()
+    return stream
+
+
 async def moderated(client: midstream.Client, prompt: str) -> str:
     # With `window=1` nothing is decoded that the moderator has not asked for.
     stream = await client.start(prompt=prompt, seed=4, max_tokens=120, window=1)
     begin, passage, tries = 0, "", 0
-    async for chunk in stream:
-        passage += chunk.text
-        if chunk.end - begin < PASSAGE:
-            continue
+    while True:
+        chunk = await stream.next()
+        if chunk is not None:
+            passage += chunk.text
+            if chunk.end - begin < PASSAGE:
+                continue
         wrong = await objection(passage)
         if wrong is not None and tries < PATIENCE:
             tries += 1
-            await stream.adjust(at=begin, seed=tries)
+            stream = await drawn_anew(client, stream, begin, tries)
             print(f"[{wrong!r} is taken back, to token {begin}]")
+        elif chunk is None:
+            return stream.text
         else:
             begin, tries = chunk.end, 0
         passage = ""
-    assert stream.final is not None
-    print(f"[{stream.final.usage.discarded_tokens} tokens were discarded]")
-    return stream.text
 
 
 async def main(url: str) -> None:
