@@ -6,7 +6,6 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,7 +25,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
-from midstream.schemas import result_text
+from midstream.schemas import from_json, result_text
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ class Call(Struct, frozen=True, kw_only=True):
     @property
     def parsed(self) -> dict[str, Any]:
         """The arguments of a whole call."""
-        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+        return from_json(self.arguments, dict[str, Any])
 
     def answer(self, result: object) -> Message:
         """The message that tells the model what came of it: a text as it is, anything else as JSON."""
