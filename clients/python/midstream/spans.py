@@ -98,11 +98,12 @@ class Spans:
         """Whole ones, and perhaps one that is being written."""
         return [_call(told) for told in self._calls]
 
-    def next_whole(self, given: list[SnapshotCall]) -> Call | None:
-        """The first that is whole and was not `given`, where it is put. One that was written anew was not."""
+    def next_whole(self, given: dict[int, SnapshotCall]) -> Call | None:
+        """The first that is whole and was not `given`, where it is put, by its identity. One that was written
+        anew was not."""
         for told in self._calls:
-            if told.end is not None and not any(told is one for one in given):
-                given.append(told)
+            if told.end is not None and id(told) not in given:
+                given[id(told)] = told  # which keeps it, and so its identity its own
                 return _call(told)
         return None
 
