@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,59 @@ async def test_one_that_says_nothing_is_waited_for_no_longer_than_asked(by: str)
         if by == "stdio":
             there = [sys.executable, str(ODD), "silent"]
         with pytest.raises(bridge.ToolError, match=r"the MCP server has not told its tools within 0.5 s"):
+            async with bridge.connect(there, open_timeout=0.5):
+                raise AssertionError
+
+
+@asynccontextmanager
+async def falling_silent(unanswered: list[str]) -> AsyncIterator[str]:
+    """One that begins a session, and answers no goodbye, nor these methods: as one that hangs."""
+    known: dict[str, Any] = {
+        "initialize": {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "silent", "version": "1"},
+        },
+        "tools/list": {"tools": [{"name": "wait", "inputSchema": {"type": "object"}}]},
+    }
+
+    def answer_to(asked: dict[str, Any]) -> bytes:
+        method = asked.get("method")
+        if method == "notifications/initialized":
+            return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+        said: dict[str, Any] = {"error": {"code": -32601, "message": "there is no such method"}}
+        if method in known and method not in unanswered:
+            said = {"result": known[method]}
+        elif method != "server/discover":
+            return b""
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said})
+        about = f"Content-Type: application/json\r\nMcp-Session-Id: s\r\nContent-Length: {len(body)}"
+        return f"HTTP/1.1 200 OK\r\n{about}\r\n\r\n{body}".encode()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while head := (await reader.readuntil(b"\r\n\r\n")).decode().lower():
+                fields = dict(line.split(": ", 1) for line in head.splitlines()[1:] if line)
+                body = await reader.readexactly(int(fields.get("content-length", "0")))
+                writer.write(answer_to(json.loads(body or "{}")))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as listener:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/mcp"
+
+
+async def test_one_that_answers_no_goodbye_is_left_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "CLOSE_S", 0.1)
+    async with asyncio.timeout(PATIENCE_S), falling_silent([]) as there, bridge.connect(there) as server:
+        assert [tool.name for tool in server.tools] == ["wait"]
+
+
+async def test_one_that_hangs_before_it_has_told_its_tools_is_left_so_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bridge, "CLOSE_S", 0.1)
+    async with asyncio.timeout(PATIENCE_S), falling_silent(["tools/list"]) as there:
+        with pytest.raises(bridge.ToolError, match=r"has not told its tools within 0.5 s"):
             async with bridge.connect(there, open_timeout=0.5):
                 raise AssertionError
 

@@ -52,6 +52,11 @@ def test_no_wait_goes_beyond_the_deadline(now: float, after_s: float, wait_s: fl
     assert Backoff(10).wait_s(now, 1.0, after_s) == expected
 
 
+def test_a_time_that_is_past_is_none() -> None:
+    backoff = Backoff(10)
+    assert [backoff.wait_s(0, 1.0, -1000), backoff.wait_s(0, 1.0, -1e-3)] == [0.1, 0.2]
+
+
 @pytest.mark.parametrize(("lasted_s", "wait_s"), [(0.2, BASE_S), (5, BASE_S), (0.19, 0.4), (0, 0.4)])
 def test_what_lasted_less_than_was_waited_for_it_is_waited_for_longer(lasted_s: float, wait_s: float) -> None:
     backoff = Backoff(10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gc
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -105,6 +106,17 @@ async def test_a_connection_from_greeting_to_farewell(encoding: Encoding) -> Non
     assert request.headers["Sec-WebSocket-Protocol"] == f"midstream.v1.{encoding}"
     assert "Sec-WebSocket-Extensions" not in request.headers
     assert peer.socket.close_code == 1000
+
+
+async def test_a_key_and_what_is_said_are_in_no_log_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with (
+        FakeServer(Responder()) as server,
+        midstream.connect(server.url, api_key="CANARY") as client,
+    ):
+        await client.complete(prompt="CANARY", max_tokens=3)
+    told = [record.getMessage() for record in caplog.records if record.name != "websockets.server"]
+    assert "CANARY" not in "\n".join(told)
 
 
 async def test_connect_can_be_awaited(server: FakeServer) -> None:

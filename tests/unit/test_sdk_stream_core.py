@@ -41,6 +41,7 @@ from midstream.protocol import (
 )
 from midstream.stream_core import Chunk, Restarted, StreamCore
 from midstream.told import Place
+from tests.fakes.counted_work import counted
 from tests.fakes.scripted_server import final
 
 Feed = Callable[[StreamEvent], None]
@@ -542,7 +543,7 @@ def test_a_snapshot_has_all_of_them() -> None:
 
 
 def test_each_call_is_given_once_and_again_where_it_was_written_anew() -> None:
-    core, told = called(), list[SnapshotCall]()
+    core, told = called(), dict[int, SnapshotCall]()
     call = core.spans.next_whole(told)
     assert call is not None
     assert core.spans.next_whole(told) is None
@@ -567,6 +568,21 @@ def test_each_call_is_given_once_and_again_where_it_was_written_anew() -> None:
     assert again is not None
     assert (again.call_id, again.arguments) == (call.call_id, '{"a": 2}')
     assert core.spans.next_whole(told) is None
+
+
+def test_to_look_for_the_next_of_many_calls_is_to_look_at_each_once() -> None:
+    core, told, many = StreamCore(), dict[int, SnapshotCall](), 300
+    said = snapshot(0, many, "")
+    said.tool_calls = [
+        SnapshotCall(index=n, call_id=str(n), name="f", arguments="{}", end=n + 1) for n in range(many)
+    ]
+    core.receive(said)
+    assert [call.call_id for call in iter(lambda: core.spans.next_whole(told), None)] == [
+        str(n) for n in range(many)
+    ]
+    with counted() as work:
+        assert core.spans.next_whole(told) is None
+    assert work.lines < 10 * many
 
 
 def begun_again(begun: Snapshot) -> tuple[StreamCore, Feed]:
@@ -639,7 +655,7 @@ def test_what_was_lost_beside_the_last_tokens_comes_as_it_would_have(came: int) 
     told = list(iter(core.take_event, None))
     assert isinstance(told[0], Restarted)
     assert [replace(event, seq=UNSET) for event in told[1:] if isinstance(event, StreamEvent)] == SAID[came:]
-    assert (call := core.spans.next_whole([])) is not None
+    assert (call := core.spans.next_whole({})) is not None
     assert call.parsed == {"a": 1}
 
 

@@ -19,7 +19,7 @@ from midstream import protocol
 from midstream.docstrings import read_docstring
 from midstream.options import plain_params, start_frame
 from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
-from midstream.schemas import from_json, json_schema, to_json
+from midstream.schemas import answer_of, from_json, json_schema, to_json
 from midstream.spans import Call, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
@@ -101,6 +101,16 @@ def test_a_value_that_does_not_fit_is_a_value_error() -> None:
     for kind, text in [(Model, '{"inner":{"n":0}}'), (Point, "{}"), (Point, '{"x":'), (Film, '{"title":3}')]:
         with pytest.raises(ValueError, match=r"."):
             from_json(text, kind)
+
+
+def test_what_is_nested_too_deep_is_no_answer_and_no_call_as_any_that_does_not_fit() -> None:
+    deep = '{"a":' + "[" * 100_000
+    with pytest.raises(midstream.ParseError, match="it is nested too deep"):
+        answer_of(deep, dict, "stop")
+    with pytest.raises(BadCall, match="do not fit: it is nested too deep"):
+        run_call(call("weather", deep), [weather])
+    with pytest.raises(ValueError, match="it is nested too deep"):
+        _ = call("weather", deep).parsed
 
 
 # -- functions -------------------------------------------------------------------------------------

@@ -23,14 +23,15 @@ export class Backoff {
 
   /**
    * How long to wait before the next attempt; null where the time does not reach for one. A server that says when is
-   * asked no sooner.
-   * @param {number} now in milliseconds @param {number} [retryAfterMs]
+   * asked no sooner; what is past, or no number, is no time.
+   * @param {number} now in milliseconds @param {unknown} [retryAfterMs]
    */
-  next(now, retryAfterMs = 0) {
+  next(now, retryAfterMs) {
     const left = this.left(now);
-    if (left <= 0 || retryAfterMs > left) return null;
+    const after = Number(retryAfterMs) > 0 ? Number(retryAfterMs) : 0;
+    if (left <= 0 || after > left) return null;
     this.#spanMs = Math.min(BASE_MS * 2 ** this.#attempts++, CAP_MS);
-    return Math.min(retryAfterMs + this.#random() * this.#spanMs, left);
+    return Math.min(after + this.#random() * this.#spanMs, left);
   }
 
   /** How long it may still be tried: time counts from the first question on. @param {number} now */

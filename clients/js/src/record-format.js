@@ -7,6 +7,7 @@
  */
 
 import { kindOf } from "./json-kinds.js";
+import { PARAMS } from "./protocol.js";
 
 export const RECORD_VERSION = 1;
 
@@ -135,7 +136,13 @@ function parseLine(text, place) {
   const unknown = Object.keys(line).find((name) => !known.includes(name));
   if (unknown !== undefined) throw new RecordError(`${place}: there is no field \`${unknown}\``);
   checkContent(line, place);
+  if (line.params) line.params = samplingParams(line.params);
   return line;
+}
+
+/** Those that are known, and nothing else that a start may say: whoever wrote the file may be a stranger. @param {object} params @returns {Params} */
+function samplingParams(params) {
+  return Object.fromEntries(Object.entries(params).filter(([name]) => PARAMS.includes(name)));
 }
 
 /** @param {any} line @param {string} place */

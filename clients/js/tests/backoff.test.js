@@ -29,6 +29,13 @@ test("a server that says when is asked no sooner, and not at all where that is t
   assert.deepEqual([backoff.next(0, 300), backoff.next(0, 900), backoff.next(0, 1001)], [400, 1000, null]);
 });
 
+test("what is past, or no number, is no time", () => {
+  for (const after of [-1000, -1, NaN, "soon", {}, null, undefined]) {
+    const backoff = new Backoff(1000, most);
+    assert.deepEqual([backoff.next(0, after), backoff.next(0, after)], [100, 200], String(after));
+  }
+});
+
 for (const [lasted, wait] of [[200, 100], [5000, 100], [199, 400], [0, 400]]) {
   test(`after a success that lasted ${lasted} ms, for which 200 were waited, it begins anew, and waits ${wait}`, () => {
     const backoff = new Backoff(1000, most);

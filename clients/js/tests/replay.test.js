@@ -274,6 +274,18 @@ test("what is null in a record is left out of it", () => {
   assert.deepEqual([start, told[0], told[2]], [START, TOKENS, { type: "final", stream: 1, index: 1, finish_reason: "length" }]);
 });
 
+test("the parameters of a record are those of sampling, and say nothing else of what is started", () => {
+  const seed = { seed: 1 };
+  const more = { ...seed, on_disconnect: "continue", request_id: "b", model: "other", at: 0, unheard_of: 1 };
+  const lines = [
+    { ...START, params: more },
+    { type: "adjust", stream: 1, index: 0, params: more },
+    { type: "forked", stream: 1, index: 0, params: more },
+  ];
+  const [{ start, lines: told }] = parseRecords(lines.map((line) => JSON.stringify(line)).join("\n"));
+  assert.deepEqual([start, ...told].map((line) => /** @type {any} */ (line).params), [seed, seed, seed]);
+});
+
 test("behind what another connection put in nothing is recorded", () => {
   const recorder = new Recorder();
   recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });

@@ -11,10 +11,10 @@ export class Backoff {
     constructor(forMs: number, random?: () => number);
     /**
      * How long to wait before the next attempt; null where the time does not reach for one. A server that says when is
-     * asked no sooner.
-     * @param {number} now in milliseconds @param {number} [retryAfterMs]
+     * asked no sooner; what is past, or no number, is no time.
+     * @param {number} now in milliseconds @param {unknown} [retryAfterMs]
      */
-    next(now: number, retryAfterMs?: number): number | null;
+    next(now: number, retryAfterMs?: unknown): number | null;
     /** How long it may still be tried: time counts from the first question on. @param {number} now */
     left(now: number): number;
     /**

@@ -29,8 +29,10 @@ class Backoff:
         """How long to wait before the next try; None where the time does not reach for one.
 
         `jitter` is the part to take of a span that doubles with every try ("full jitter"), so that clients
-        who lost the same server do not come back all at once. A server that says when is asked no sooner.
+        who lost the same server do not come back all at once. A server that says when is asked no sooner; a
+        time that is past is none.
         """
+        retry_after_s = max(retry_after_s, 0.0)
         left = self.deadline - now
         if left <= 0 or retry_after_s > left:
             return None

@@ -7,6 +7,7 @@ again is not decided here.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Sequence
 from ssl import SSLContext
@@ -26,6 +27,10 @@ Encoding = Literal["json", "msgpack"]
 
 # A snapshot carries a whole output in one message. The server is trusted this far, and not without end.
 MAX_EVENT_BYTES = 64 * 2**20
+
+# At the level of debugging the library tells of the handshake, with the key, and of what is sent.
+_library_log = logging.getLogger("midstream.websocket")
+_library_log.setLevel(logging.INFO)
 
 _ERROR_CODES = {401: "unauthenticated", 403: "forbidden", 429: "rate_limited", 503: "overloaded"}
 # A proxy may want a package that is not here, and a redirect lead to what is no address.
@@ -100,6 +105,7 @@ class Dialer:
                 max_size=MAX_EVENT_BYTES,
                 open_timeout=None,
                 create_connection=Socket,
+                logger=_library_log,
                 **self._options,
             )
             return cast(Socket, socket)

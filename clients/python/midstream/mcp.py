@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from types import TracebackType
@@ -28,6 +27,7 @@ from midstream.tool_tasks import progress as tell_progress
 from midstream.tools import JsonTool
 
 MOST_PAGES = 100  # of a list of tools
+CLOSE_S = 10.0  # for its goodbye, or for its process to end, which is killed after a few seconds
 Where = str | Sequence[str] | mcp.StdioServerParameters
 
 
@@ -108,7 +108,7 @@ class connect:  # noqa: N801 - used as the verb that it is
             raise
         if not done:
             self._session.cancel()
-            await asyncio.wait([self._session])
+            await self._ended()
             raise ToolError(f"the MCP server has not told its tools within {self._open_timeout} s")
         if not opened.done():
             try:
@@ -129,8 +129,17 @@ class connect:  # noqa: N801 - used as the verb that it is
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closing.set()
-        with suppress(Exception):  # the connection was lost, as its calls have said
-            await self._session
+        await self._ended()
+
+    async def _ended(self) -> None:
+        """One that does not answer its goodbye either is left without."""
+        try:
+            await asyncio.wait([self._session], timeout=CLOSE_S)
+        finally:
+            self._session.cancel()
+        await asyncio.wait([self._session])
+        if not self._session.cancelled():
+            self._session.exception()  # the connection was lost, as its calls have said
 
     def __enter__(self) -> Server:
         self._thread = LoopThread()

@@ -40,7 +40,10 @@ def json_schema(kind: Any) -> Schema:
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
     """A value of this type. Raises ValueError where the text is none; what is wrong is in its words."""
-    return msgspec.json.decode(text, type=kind, dec_hook=_validated)
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_validated)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
 
 
 def answer_of(text: str, kind: type[T], finish_reason: str) -> T:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -26,7 +25,7 @@ from midstream.protocol import (
     ToolCall,
     ToolCallDone,
 )
-from midstream.schemas import result_text
+from midstream.schemas import from_json, result_text
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -47,7 +46,7 @@ class Call(Struct, frozen=True, kw_only=True):
     @property
     def parsed(self) -> dict[str, Any]:
         """The arguments of a whole call."""
-        return msgspec.json.decode(self.arguments, type=dict[str, Any])
+        return from_json(self.arguments, dict[str, Any])
 
     def answer(self, result: object) -> Message:
         """The message that tells the model what came of it: a text as it is, anything else as JSON."""
@@ -99,11 +98,12 @@ class Spans:
         """Whole ones, and perhaps one that is being written."""
         return [_call(told) for told in self._calls]
 
-    def next_whole(self, given: list[SnapshotCall]) -> Call | None:
-        """The first that is whole and was not `given`, where it is put. One that was written anew was not."""
+    def next_whole(self, given: dict[int, SnapshotCall]) -> Call | None:
+        """The first that is whole and was not `given`, where it is put, by its identity. One that was written
+        anew was not."""
         for told in self._calls:
-            if told.end is not None and not any(told is one for one in given):
-                given.append(told)
+            if told.end is not None and id(told) not in given:
+                given[id(told)] = told  # which keeps it, and so its identity its own
                 return _call(told)
         return None
 

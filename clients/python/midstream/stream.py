@@ -191,7 +191,7 @@ class Stream:
 
         It reads the stream, as iterating over it does: what it says beside them is in `text` and `reasoning`.
         """
-        given: list[SnapshotCall] = []
+        given: dict[int, SnapshotCall] = {}
 
         async def next_call() -> Call | None:
             while (call := self._core.spans.next_whole(given)) is None:

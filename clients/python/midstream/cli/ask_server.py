@@ -6,22 +6,22 @@ followed.
 
 from __future__ import annotations
 
-import time
 import urllib.error
 import urllib.request
-from http.client import HTTPException, IncompleteRead
+from http.client import HTTPException
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from midstream.cli.http_body import read_body
 from midstream.errors import UNREADABLE, ConnectionLost, MidstreamError, ProtocolError, from_code
 from midstream.protocol import ERRORS
 from midstream.url import http_url
 
 TIMEOUT_S = 5.0  # for the connection, and for each piece of the answer
 ANSWER_S = 60.0  # for all of it
-MOST_BYTES, PIECE_BYTES = 64 * 2**20, 2**16
+MOST_BYTES = 64 * 2**20
 
 T = TypeVar("T")
 
@@ -68,23 +68,10 @@ def _ask(request: urllib.request.Request) -> tuple[int | None, bytes]:
     """The status, where it is a refusal, and the body."""
     try:
         with _opener.open(request, timeout=TIMEOUT_S) as response:
-            return None, _read(response)
+            return None, read_body(response, MOST_BYTES, ANSWER_S)
     except urllib.error.HTTPError as refused:
         with refused:
-            return refused.code, _read(refused)
-
-
-def _read(response: Any) -> bytes:
-    """As much as an answer may have, and as comes in time: where there is more, it is none of Midstream's."""
-    deadline, body = time.monotonic() + ANSWER_S, bytearray()
-    while len(body) < MOST_BYTES and time.monotonic() < deadline:
-        piece = response.read1(PIECE_BYTES)
-        if not piece and response.length:
-            raise IncompleteRead(bytes(body), response.length)
-        if not piece:
-            break
-        body += piece
-    return bytes(body)
+            return refused.code, read_body(refused, MOST_BYTES, ANSWER_S)
 
 
 def _response_error(url: str, status: int, body: bytes) -> MidstreamError:

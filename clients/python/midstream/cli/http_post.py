@@ -17,8 +17,11 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Struct
 
+from midstream.cli.http_body import read_body
 from midstream.daemon_thread import in_thread
 from midstream.errors import UNREADABLE, ConnectionLost, ProtocolError
+
+MOST_BYTES = 512 * 2**20  # of 128 choices, with 20 log probabilities at each token
 
 
 class HttpAnswer(Struct, frozen=True):
@@ -57,9 +60,9 @@ class _Asking:
             if self._given_up:
                 raise ConnectionError("it was given up")
             connection.request("POST", self._path, body, self._headers)
-            response = connection.getresponse()
-            read = response.read()
-            return HttpAnswer(response.status, response.headers["x-request-id"], msgspec.json.decode(read))
+            with connection.getresponse() as response:
+                read = msgspec.json.decode(read_body(response, MOST_BYTES))
+                return HttpAnswer(response.status, response.headers["x-request-id"], read)
         except (OSError, HTTPException) as error:
             raise ConnectionLost(f"no answer from {self._url}: {error}", code=None, retryable=False) from None
         except UNREADABLE:
