@@ -67,8 +67,8 @@ class Credentials:
         if self._keyring is None and of_unsaid_page(headers):
             raise Refusal(
                 "forbidden",
-                "This server has no keys, and your browser does not say which page asks for this: call the "
-                "server by 127.0.0.1 or localhost, or send a POST.",
+                "This server has no keys, and your browser does not say that one of its pages asks for this: "
+                "have one ask, called by 127.0.0.1 or localhost, or send a POST.",
             )
 
     def check_origin(self, origin: str, headers: Headers) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# `none` is whoever typed the address. Another port of this machine is `same-site`, and another origin.
+# Another port of this machine is `same-site`, and another origin.
 _ELSEWHERE = ("cross-site", "same-site")
 BROWSER = "Mozilla/"  # so each of them begins to say what it is, whatever page asks
 
@@ -26,8 +26,10 @@ def allowed(headers: Mapping[str, str], origins: tuple[str, ...] = ()) -> bool:
 
 def of_unsaid_page(headers: Mapping[str, str]) -> bool:
     """Whether a browser asks, and does not say for which page. With an image it says so by `Sec-Fetch-Site`
-    alone, and where it has no TLS only to what it takes for its own machine: `0.0.0.0` leads here as well."""
-    said = "origin" in headers or "sec-fetch-site" in headers
+    alone, and where it has no TLS only to what it takes for its own machine: `0.0.0.0` leads here as well.
+    And `none` is not whoever typed the address alone: it is what any page has fetched ahead, and where
+    another address that was typed, or a link outside of browsers, leads on to."""
+    said = "origin" in headers or headers.get("sec-fetch-site", "none") != "none"
     return not said and headers.get("user-agent", "").startswith(BROWSER)
 
 

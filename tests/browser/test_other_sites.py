@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -45,11 +46,22 @@ SOURCE = """(url) => new Promise((resolve) => {
   source.onmessage = (event) => { resolve(JSON.parse(event.data).type); source.close(); };
   source.onerror = () => resolve("failed");
 })"""
+AHEAD = """(url) => {
+  const rules = document.createElement("script");
+  rules.type = "speculationrules";
+  rules.textContent = JSON.stringify({ prefetch: [{ source: "list", urls: [url] }] });
+  document.head.append(rules);
+}"""
 
 
 class BlankPage(BaseHTTPRequestHandler):
+    """Or, where the query says so, none: the way on to another."""
+
     def do_GET(self) -> None:
-        self.send_response(200)
+        _, _, onward = self.path.partition("?")
+        self.send_response(302 if onward else 200)
+        if onward:
+            self.send_header("Location", onward)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>Elsewhere</title>")
@@ -150,22 +162,54 @@ def test_what_nobody_reads_is_not_read_by_a_page_of_another_site(
     served: Served, elsewhere: int, visit: Callable[[str], Page], host: str
 ) -> None:
     page = visit(at("evil.example", elsewhere))
+    with unread(served) as name:
+        page.evaluate(ELEMENT, ["img", at(host, served.port) + f"/v1/streams/{name}"])
+
+
+# What a browser fetches ahead for a page, and where it is led to from an address that somebody typed, it asks
+# for as if that had been typed itself.
+def test_what_nobody_reads_is_not_read_ahead_for_a_page_of_another_site(
+    served: Served, elsewhere: int, visit: Callable[[str], Page]
+) -> None:
+    page = visit(at("evil.example", elsewhere))
+    with unread(served) as name, refused(served):
+        page.evaluate(AHEAD, f"{served.http}/v1/streams/{name}")
+
+
+def test_what_nobody_reads_is_not_read_by_whoever_is_led_there_from_an_address_that_they_typed(
+    served: Served, elsewhere: int, visit: Callable[[str], Page]
+) -> None:
+    with unread(served) as name, refused(served):
+        visit(at("evil.example", elsewhere) + f"/?{served.http}/v1/streams/{name}")
+
+
+@contextmanager
+def unread(served: Served) -> Iterator[str]:
+    """A stream that nobody reads, and nobody has read when this ends."""
     with connect(served.http) as client:
         stream = client.start(prompt="Hi", ignore_eos=True, on_disconnect="pause")
     name = stream.request_id
     until_detached(served, name)
-    before = listened(served)
-    page.evaluate(ELEMENT, ["img", at(host, served.port) + f"/v1/streams/{name}"])
-    assert (listed(served)[name]["paused"], listened(served)) == ("detached", before)
+    before = counted(served, "stream_retries_total")
+    yield name
+    assert (listed(served)[name]["paused"], counted(served, "stream_retries_total")) == ("detached", before)
     with connect(served.http) as client:
         client.attach(name).cancel()
 
 
-def listened(served: Served) -> list[str]:
-    """How often somebody came to listen to a stream."""
-    return [
-        line for line in served.get("/metrics")[1].splitlines() if line.startswith("stream_retries_total")
-    ]
+@contextmanager
+def refused(served: Served) -> Iterator[None]:
+    """Somebody is, meanwhile, who follows a stream; or has it."""
+    names = "midstream_refusals_total", "stream_retries_total"
+    before = [counted(served, name) for name in names]
+    yield
+    while [counted(served, name) for name in names] == before:
+        pass
+
+
+def counted(served: Served, name: str) -> list[str]:
+    """How often somebody was refused, or came to listen to a stream."""
+    return [line for line in served.get("/metrics")[1].splitlines() if line.startswith(name)]
 
 
 def until_detached(served: Served, name: str) -> None:
