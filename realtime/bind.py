@@ -117,8 +117,10 @@ def _written(file: str) -> Iterator[Path | None]:
 
 
 def greet(said: str) -> None:
-    """On standard output, which may be a full disk, or closed by whoever has read enough, or a pipe or a
-    terminal that takes nothing now: that ends no server, and holds none up."""
+    """On standard output, which may be a full disk, or closed, by whoever has read enough or from the
+    beginning, or a pipe or a terminal that takes nothing now: that ends no server, and holds none up."""
+    if sys.stdout is None:
+        return
     takes_it = select.select([], [sys.stdout], [], 0)[1]
     if takes_it:
         _say(said)

@@ -35,6 +35,7 @@ from realtime.fleet.address import Address
 from realtime.fleet.long_start import STILL_S
 from realtime.fleet.models_file import ModelEntry
 from realtime.fleet.place import PlaceError
+from realtime.fleet.process_link import KILLED_S
 from realtime.fleet.socket_link import SocketLink
 from realtime.fleet.supervisor import START_SILENCE_S
 from realtime.fleet.watched_engine import EngineFailed, WatchedEngine
@@ -140,15 +141,23 @@ class Kept:
             self._process.send_signal(number)
 
     async def ended(self, within_s: float | None = None) -> None:
-        """Later than that it is ended."""
-        if self._process is None:
-            return
-        try:
-            await asyncio.wait_for(self._process.wait(), within_s)
-        except TimeoutError:
+        """Later than that it is ended. What waits in the system, as for a device that hangs, does not end
+        even so, and nobody waits for that."""
+        if not await self._ended(within_s):
             log.error("%s does not end: it is ended", self.name)
             self.kill()
-            await self._process.wait()
+            if not await self._ended(KILLED_S):
+                log.error("%s does not end, though it was killed", self.name)
+
+    async def _ended(self, within_s: float | None) -> bool:
+        if self._process is None:
+            return True
+        try:
+            async with asyncio.timeout(within_s):
+                await self._process.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def kill(self) -> None:
         """To be started anew, unless it is to end."""

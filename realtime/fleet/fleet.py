@@ -125,7 +125,7 @@ class Fleet:
             self._tasks[name] = watched(self._background, self._supervise(wanted[name]))
         for name in had.keys() - wanted.keys():
             log.info("%s is used no more", name)
-            self._end(self._tasks.pop(name))
+            self._end(self._tasks.pop(name, []))  # which has ended where this died, and is begun anew
             supervisor = self._supervisors[had[name]]
             supervisor.leave()
             await supervisor.close()

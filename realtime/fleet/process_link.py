@@ -110,7 +110,9 @@ class ProcessLink(EngineReads):
     async def _ended(self, within_s: float) -> bool:
         assert self._process is not None
         try:
-            await asyncio.wait_for(self._process.wait(), within_s)
+            # Not by `wait_for`, which before Python 3.12 goes on where it ends as whoever waits is cancelled.
+            async with asyncio.timeout(within_s):
+                await self._process.wait()
         except TimeoutError:
             return False
         return True

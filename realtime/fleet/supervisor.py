@@ -88,6 +88,7 @@ class Supervisor:
             if engine.closed.is_set():
                 raise EngineFailed("its process ended as soon as it was ready")
             self._observer.engine_ready(self._number, hello)
+            self._up.set()  # its end is told from here on, also where this fails
             self._hub.engine_ready(self._number, model, hello.block, keeper=hello.keeper)
         except BaseException:
             engine.give_up()
@@ -96,7 +97,6 @@ class Supervisor:
             self.tried.set()
         log.info("%s is ready", self.name)
         self._began_s = asyncio.get_running_loop().time()
-        self._up.set()
         self._on_up(hello)
         if self._spare is not None:
             self._spare.stand_behind()

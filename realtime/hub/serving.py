@@ -119,11 +119,13 @@ class Serving:
         thousands each turn some are told. `untaken`: of what it has said; `blameless`: it was told to end."""
         lost = self.engines.pop(number)
         lost.lose()
-        culprit = self._submission_to[number].engine_lost(lost, untaken, blameless=blameless)
-        entry = None if culprit is None else self._registry.by_number(culprit)
-        if entry is not None:
-            self._fail([entry], "the engine failed again and again while it computed this stream")
-        self.losing.add(entry for entry in self._registry.entries if entry.engine is lost)
+        try:
+            culprit = self._submission_to[number].engine_lost(lost, untaken, blameless=blameless)
+            entry = None if culprit is None else self._registry.by_number(culprit)
+            if entry is not None:
+                self._fail([entry], "the engine failed again and again while it computed this stream")
+        finally:  # whoever is to blame, or if that cannot be told: they would wait for it for ever
+            self.losing.add(entry for entry in self._registry.entries if entry.engine is lost)
 
     def lose(self, entry: LiveStream) -> None:
         """Its engine is gone."""

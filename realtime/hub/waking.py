@@ -49,9 +49,11 @@ class _Woken:
         self._retire = retire
 
     def wake(self, stream: Stream) -> None:
-        if stream.final is not None:
-            self._retire(stream)
-        listener = self._listener_of(stream)
-        if listener is not None and stream.outbox.items:
-            listener.wake(stream)
-            self.listeners[listener] = None
+        try:
+            if stream.final is not None:
+                self._retire(stream)
+        finally:  # where that fails its listener would wait for an end that has come
+            listener = self._listener_of(stream)
+            if listener is not None and stream.outbox.items:
+                listener.wake(stream)
+                self.listeners[listener] = None

@@ -92,6 +92,15 @@ def test_a_greeting_that_nobody_can_take_is_a_line_in_the_log() -> None:
     )
 
 
+def test_where_standard_output_was_closed_before_nobody_is_greeted() -> None:
+    """As where a server is started from a script with `>&-`: it had loaded its model, and ended in a
+    traceback."""
+    script = "from realtime.bind import greet; greet('hello')"
+    closed = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, script]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_greeting_that_nobody_takes_now_is_waited_for_by_nobody() -> None:
     """As at a terminal that was told to stop: a server served nobody until somebody read it, and heard of no
     signal."""

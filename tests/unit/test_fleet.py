@@ -19,7 +19,7 @@ from realtime.fleet import fleet as fleet_module
 from realtime.fleet.fleet import Fleet
 from realtime.fleet.place import EnginePlace, PlaceError
 from realtime.fleet.served_models import ServedModels
-from realtime.fleet.supervisor import Patience
+from realtime.fleet.supervisor import Patience, Supervisor
 from realtime.fleet.watched_engine import Hear
 from realtime.hub.models import Keeper
 from tests.fakes.engine_links import HELLO, Begun, Link
@@ -258,6 +258,21 @@ async def test_one_that_is_used_no_more_is_not_started_again_and_what_it_says_is
         b.links[0].hear(api.StepOutput(1, [], api.Stats()))
         b.links[0].closed()
         assert (run.serving, len(b.links)) == ([0], 1)
+
+
+async def test_a_mistake_as_one_is_given_up_does_not_end_the_look_for_others_for_good(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is begun anew, and does what was left undone."""
+    a, b, c = theirs("a"), theirs("b"), theirs("c")
+    async with started(Run(a)) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(Supervisor, "leave", lambda supervisor: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                await run.use(b)
+        await run.use(c)
+        await until_begun(run, 1)
+        assert run.serving == [2]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])

@@ -9,7 +9,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub import incoming_news, submission
-from realtime.hub.engine_recovery import DEATHS, FEW
+from realtime.hub.engine_recovery import DEATHS, FEW, EngineRecovery
 from realtime.stream import pending_commands
 from realtime.stream.later_commands import MADE_A_TURN
 from realtime.stream.pending_commands import MOST_UNDER_WAY
@@ -651,6 +651,35 @@ def test_a_mistake_of_the_gateway_ends_the_stream_that_it_shows_in_and_no_other(
     assert not server.engine.scheduler.sequences, "its memory is free"
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_a_mistake_in_who_is_to_blame_for_an_engines_death_leaves_nobody_without_an_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They waited for the one that was gone, for ever, and others were served."""
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(params=SHORT, credit=Credit(limit=12)))
+    listener.hear_token()
+    with monkeypatch.context() as patch:
+        patch.setattr(EngineRecovery, "engine_died", lambda *asked: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            server.kill_engine()
+    server.revive_engine()
+    rest(server)
+    assert listener.final.finish_reason == "length"
+
+
+def test_a_mistake_behind_a_streams_end_keeps_it_from_nobody_who_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(params=SHORT, credit=Credit(limit=12)))
+    monkeypatch.setattr(server.counts, "finished", lambda stream, now: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        rest(server)
+    assert listener.final.finish_reason == "length"
 
 
 def test_who_has_ended_is_not_remembered_as_having_moved_on() -> None:

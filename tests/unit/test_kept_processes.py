@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -238,6 +238,27 @@ async def test_one_that_hangs_does_not_keep_the_others_from_ending(
     await asyncio.wait_for(several.drained(), 30)
     await several.stop()
     assert "gateway 0 does not end: it is ended" in caplog.text
+
+
+async def test_one_that_cannot_be_killed_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where it waits for a device, in the system."""
+
+    class Stuck:
+        returncode = None
+
+        def kill(self) -> None: ...
+
+        async def wait(self) -> None:
+            await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(several_gateways, "KILLED_S", 0.0)
+    kept = Kept("engine 0", [])
+    kept._process = cast(Any, Stuck())
+    async with asyncio.timeout(10):
+        await kept.ended(0.0)
+    assert caplog.messages[-1] == "engine 0 does not end, though it was killed"
 
 
 @pytest.mark.parametrize("fleet", ["embedded", "static"])

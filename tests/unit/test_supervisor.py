@@ -17,7 +17,8 @@ from realtime.fleet.place import EnginePlace
 from realtime.fleet.supervisor import Patience
 from realtime.fleet.watched_engine import EngineFailed, Hear
 from tests.fakes.engine_links import HELLO, Begun, Link
-from tests.fakes.simulated_client import SIZE
+from tests.fakes.recording_listener import RecordingListener
+from tests.fakes.simulated_client import SIZE, endless
 from tests.fakes.simulated_server import SimulatedServer
 
 
@@ -36,7 +37,8 @@ class Kept:
             patience=Patience(silence_s=0.5, start_s=start_silence_s, answer_s=0.02),
             spare=spare,
         )
-        self.fleet.hub = SimulatedServer(SIZE).hub
+        self.server = SimulatedServer(SIZE)
+        self.fleet.hub = self.server.hub
         self.fleet.hub.engine_lost(0)  # the server's own
 
     @property
@@ -89,6 +91,29 @@ async def test_an_engine_that_hangs_as_it_loads_its_model_is_named_in_the_log_un
     await asyncio.sleep(0)
     assert said.empty()
     await kept.fleet.stop()
+
+
+async def test_an_engine_to_which_streams_are_not_given_since_a_mistake_shows_is_lost_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is given up, and those that it had by then were its own for ever, though another served."""
+    async with started(Kept()) as kept:
+        RecordingListener(kept.server).send(endless())
+        monkeypatch.setattr("realtime.hub.submission._give_work", fails_once(monkeypatch))
+        kept.links[0].closed()
+        await kept.begun.engines.get()
+        await kept.begun.engines.get()
+        (entry,) = kept.server.hub.serving.entries
+        assert entry.engine is not None
+        assert list(kept.server.hub.serving.engines.values()) == [entry.engine]
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise ValueError("what nobody expects")
+
+    return fail
 
 
 async def test_what_an_engine_had_does_not_wait_until_it_is_dead_that_hangs_in_the_system() -> None:
