@@ -10,7 +10,7 @@ carries.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 
 from msgspec import Struct
@@ -93,6 +93,7 @@ class Outbox:
         self._waiting_bytes = 0
         self._waiting_tokens = 0
         self._without_token: list[PendingToken] = []  # of those that wait, and say something
+        self._left = 0  # of the items the first so many, which were left when events were given out last
         self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
         self._answers: list[Answer] = []  # the last that were given out
@@ -186,16 +187,16 @@ class Outbox:
                 self._waiting_bytes -= _bytes(item)
             else:
                 passed.append(item)
+        self._left = min(self._left, len(self.items))
         self.items.extend(reversed(passed))
         self.sent = min(self.sent, index)
 
-    def _wait_on(self, stuck: Iterable[PendingToken]) -> None:
-        """Of all that waited, these alone."""
-        self.items.clear()
-        self._waiting_bytes = self._waiting_tokens = 0
-        self._without_token.clear()
-        for pending in stuck:
-            self.put(pending)
+    def _waits_no_more(self, item: Item) -> None:
+        """It is given out."""
+        self._waiting_bytes -= _bytes(item)
+        self._waiting_tokens -= _is_token(item)
+        if self._without_token and self._without_token[0] is item:
+            del self._without_token[0]
 
     @property
     def unread_bytes(self) -> int:
@@ -313,19 +314,31 @@ class Outbox:
     # -- out -------------------------------------------------------------------------------------
 
     def take(self) -> list[OutgoingEvent]:
-        """Everything that may go out now. What is no token passes those that wait for credit."""
+        """Everything that may go out now. What is no token passes those that wait for credit. These are not
+        looked at again, but as far as they go out: there may be very many, and a stream is asked with every
+        token."""
         count = len(self.items)
         if self._waiting_tokens == count and not self._replay:
-            return self._take_tokens(count)
-        events, self._replay, self._replay_bytes = self._replay, [], 0
-        kept: list[PendingToken] = []
-        ready: list[PendingToken] = []
-        for item in self.items:
+            events = self._take_tokens(count)
+        else:
+            events, self._replay, self._replay_bytes = self._replay, [], 0
+            self._take_items(events)
+        self._left = len(self.items)
+        return events
+
+    def _take_items(self, events: list[OutgoingEvent]) -> None:
+        coming = self.items[self._left :]
+        del self.items[self._left :]
+        kept: list[PendingToken] = self.items  # type: ignore[assignment]
+        ready = list(takewhile(self._may_be_sent, kept))
+        del kept[: len(ready)]
+        for item in coming:
             if isinstance(item, PendingToken):
                 (kept if kept or not self._may_be_sent(item) else ready).append(item)
             else:
-                self._send_tokens(events, ready)
+                self._give_out(events, ready)
                 ready = []
+                self._waits_no_more(item)
                 self._send_event(events, item)
                 if kept and self._may_be_sent(kept[0]):  # it has just been resumed
                     ready = list(takewhile(self._may_be_sent, kept))
@@ -335,9 +348,12 @@ class Outbox:
             if ready[-1].token is not None:  # else it waits for no token more: perhaps none comes
                 whole = self._whole_intervals(whole, ready[-1].index + 1)
             kept[:0] = ready[whole:]
-            self._send_tokens(events, ready[:whole])
-        self._wait_on(kept)
-        return events
+            self._give_out(events, ready[:whole])
+
+    def _give_out(self, events: list[OutgoingEvent], batch: list[PendingToken]) -> None:
+        for pending in batch:
+            self._waits_no_more(pending)
+        self._send_tokens(events, batch)
 
     def _take_tokens(self, count: int) -> list[OutgoingEvent]:
         """The same where nothing else waits: it is known without a look at all of them which may go out."""

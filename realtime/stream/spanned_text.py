@@ -189,7 +189,10 @@ class SpannedText:
         before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
-    def take_beside(self) -> list[Beside]:
+    def take_beside(self) -> Sequence[Beside]:
+        """Mostly there is nothing: then no token that waits for its reader keeps a list of that."""
+        if not self._beside:
+            return ()
         beside, self._beside = self._beside, []
         return beside
 

@@ -26,6 +26,7 @@ from realtime.stream import outbox as outbox_module
 from realtime.stream.credit import Credit
 from realtime.stream.memory import event_bytes
 from realtime.stream.outbox import Item, Outbox, OutgoingEvent, PendingToken
+from tests.fakes.counted_work import counted
 
 ENDLESS = 10_000
 
@@ -281,3 +282,32 @@ def test_tokens_that_must_wait_are_not_looked_at_one_by_one(monkeypatch: pytest.
     monkeypatch.setattr(Outbox, "_may_be_sent", None)
     assert held.take() == []
     assert ahead.take() == []
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [
+        PendingToken(1000, "", None, beside=[Reasoning(request_id="a", index=1000, count=0, delta="a")]),
+        adjusted(1000),
+    ],
+)
+def test_what_waits_for_credit_is_not_looked_at_with_each_token(passing: Item) -> None:
+    """Of 270 streams that held 1,700 each, and among them what was known of a call without a token, each step
+    took the event loop 100 ms."""
+    box = outbox(limit=1)
+    put_tokens(box, *range(1000))
+    box.take()
+    with counted() as work:
+        box.put(passing)
+        box.take()
+        put_tokens(box, 1000)
+        assert box.take() == []
+    assert work.lines < 200
+    box.credit.grant(3)
+    with counted() as work:
+        assert said(box.take()) == ["1:2"]
+    assert work.lines < 200
+    assert box.known == 1001
+    box.credit.grant(ENDLESS)
+    box.take()
+    assert box.bytes == box.history_bytes

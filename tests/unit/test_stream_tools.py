@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import random
@@ -167,6 +168,17 @@ def _so_far(tokens: list[int]) -> Any:
     _write(one, *tokens)
     client.read(one.take())
     return client.said
+
+
+@pytest.mark.parametrize("whole_arguments", [False, True])
+def test_tokens_that_wait_and_say_nothing_beside_are_nothing_for_the_collector(whole_arguments: bool) -> None:
+    """Half a million of them were a list each: to look at all held everybody up for a quarter of a second,
+    and they took half as much memory again as was counted."""
+    one = lone(credit=Credit(limit=0, prefetch=500), whole_arguments=whole_arguments)
+    one.write("So it is")
+    waiting = one.stream.outbox.unsent
+    assert len(waiting) == len("So it is")
+    assert not any(gc.is_tracked(pending.beside) for pending in waiting)
 
 
 def test_a_rewind_reads_anew_no_more_than_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
