@@ -108,6 +108,7 @@ class Endpoints:
     def _scraped(self, metrics: Metrics) -> Pieces[Response]:
         """Of thousands of streams: it takes its time, and is paid for."""
         metrics.tasks, metrics.connections = len(asyncio.all_tasks()), len(self.open)
+        metrics.starts_taken = self._hub.serving.starts_taken
         text = yield from metrics.text()
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 

@@ -127,7 +127,8 @@ def _fits(value: object, kind: Any) -> bool:
 
 def _check_whole(path: Path, content: str, tables: dict[str, Any]) -> None:
     """A file that is being written, or of which a full disk kept a part, has lost keys and revokes none."""
-    if HEADER in content and END not in content.splitlines():
+    lines = content.splitlines()
+    if HEADER.splitlines()[-1] in lines and END not in lines:
         raise KeyFileError(f"the key file {path} was cut short: it lacks its last line, `{END}`")
     if "keys" not in tables:
         raise KeyFileError(f"the key file {path} is empty: one that is to hold no key says so by `[keys]`")

@@ -25,25 +25,27 @@ class AdoptedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._end: asyncio.Future[None] | None = None
+        self._end: asyncio.Future[int] | None = None
 
     def kill(self) -> None:
         if self._end is None or not self._end.done():
             os.kill(self.pid, signal.SIGKILL)
 
-    async def wait(self) -> None:
-        """Until it has ended, and nothing is left of it. It may never: the thread goes with the server."""
+    async def wait(self) -> int:
+        """Its status, when it has ended, and nothing is left of it. It may never: the thread goes with the
+        server."""
         if self._end is None:
             loop = asyncio.get_running_loop()
             self._end = loop.create_future()
             threading.Thread(target=self._wait, args=(loop, self._end), name="reaper", daemon=True).start()
-        await asyncio.shield(self._end)
+        return await asyncio.shield(self._end)
 
-    def _wait(self, loop: asyncio.AbstractEventLoop, end: asyncio.Future[None]) -> None:
+    def _wait(self, loop: asyncio.AbstractEventLoop, end: asyncio.Future[int]) -> None:
+        status = 0
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         with contextlib.suppress(RuntimeError):  # the loop is over
-            loop.call_soon_threadsafe(end.set_result, None)
+            loop.call_soon_threadsafe(end.set_result, status)
 
 
 class ForkedSpares:

@@ -43,6 +43,8 @@ class ProcessLink(EngineReads):
         self._decoder = msgspec.msgpack.Decoder(api.AnyMessage)
         self._messages = api.Messages()
         self._loaded = False
+        self._is_lost = False  # its end of the pair is closed
+        self._is_end_known = False  # why it comes: it was told, or we are why
         self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
         self._spares = spares
         self._connection: socket.socket | None = None
@@ -89,6 +91,7 @@ class ProcessLink(EngineReads):
 
     def kill(self) -> None:
         if self._process is not None:
+            self._is_end_known = True
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
@@ -100,7 +103,7 @@ class ProcessLink(EngineReads):
             self._transport.close()
         if self._process is None:
             return
-        if not self._loaded:
+        if not (self._loaded or self._is_lost):
             self.kill()
         if not await self._ended(CLOSE_S):
             self.kill()
@@ -112,9 +115,12 @@ class ProcessLink(EngineReads):
         try:
             # Not by `wait_for`, which before Python 3.12 goes on where it ends as whoever waits is cancelled.
             async with asyncio.timeout(within_s):
-                await self._process.wait()
+                status = await self._process.wait()
         except TimeoutError:
             return False
+        if status < 0 and not self._is_end_known:  # who is ended so, as where memory is short, says nothing
+            self._is_end_known = True
+            log.error("process %d, an engine's, was ended by signal %d", self._process.pid, -status)
         return True
 
     def _write(self, message: bytes) -> None:
@@ -136,4 +142,5 @@ class ProcessLink(EngineReads):
                 self._process = AdoptedProcess(message.pid)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._on_closed()

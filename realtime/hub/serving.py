@@ -62,7 +62,12 @@ class Serving:
     @property
     def takes_starts(self) -> bool:
         """Whether there is a model that does."""
-        return any(self.of_model_takes_starts(known) for known in self._models)
+        return any(self.starts_taken.values())
+
+    @property
+    def starts_taken(self) -> dict[str, bool]:
+        """Of each model, whether they are."""
+        return {known.name: self.of_model_takes_starts(known) for known in self._models}
 
     def of_model_takes_starts(self, known: KnownModel) -> bool:
         """Whether it has an engine, and there is no doubt about which stream killed the last; or whether it

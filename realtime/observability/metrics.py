@@ -73,6 +73,7 @@ class Metrics(Observer):
         self.lagged = self._lag.of().observe
         self.tasks = 0  # of the gateway's event loop
         self.connections = 0
+        self.starts_taken: dict[str, bool] = {}  # by model
         self._discarded = 0
         self._finished = Counter[str](dict.fromkeys(get_args(FinishReason), 0))
         self._guarded = Counter[str](dict.fromkeys(get_args(GuardAction), 0))
@@ -159,6 +160,7 @@ class Metrics(Observer):
 
     def _families(self, states: Counter[str], usage: Iterable[Metric]) -> Iterable[Metric]:
         yield _streams(states)
+        yield self._starts_taken()
         yield from self._times.families()
         yield from self._engine.families()
         yield from usage
@@ -179,6 +181,14 @@ class Metrics(Observer):
         yield _counter(
             "stream_retries", "Streams that were asked for, or begun with, again", "reason", self._retried
         )
+
+    def _starts_taken(self) -> Metric:
+        taken = GaugeMetricFamily(
+            "midstream_model_takes_starts", "Whether starts for the model are taken", labels=["model"]
+        )
+        for model, takes in self.starts_taken.items():
+            taken.add_metric([model], takes)
+        return taken
 
     def _refusals(self) -> Metric:
         refused = CounterMetricFamily(

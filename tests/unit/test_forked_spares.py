@@ -129,7 +129,7 @@ async def test_a_process_that_was_adopted_is_ended_and_waited_for() -> None:
         await asyncio.wait_for(process.wait(), 0.01)
     os.kill(pid, signal.SIGSTOP)
     process.kill()
-    await process.wait()
+    assert await process.wait() == -signal.SIGKILL
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     process.kill()

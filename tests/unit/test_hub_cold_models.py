@@ -109,6 +109,7 @@ def test_a_start_is_taken_told_that_it_waits_and_goes_on(whole: str, eta_ms: int
     cold = Cold(eta_ms)
     cold.keeper.goes()
     assert cold.server.hub.serving.takes_starts, "or nobody would send one, and it would never be loaded"
+    assert cold.server.hub.serving.starts_taken == {"toy": True}
     cold.send(start("a", params=SHORT, credit=PLENTY))
     assert cold.pauses == [("loading", eta_ms)]
     assert cold.keeper.wanted

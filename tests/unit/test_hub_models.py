@@ -93,6 +93,7 @@ def test_one_models_death_is_nothing_to_another(server: SimulatedServer, listene
     told = [event.request_id for event in listener.heard if isinstance(event, protocol.Paused)]
     assert told == ["other"]
     assert server.hub.serving.takes_starts
+    assert server.hub.serving.starts_taken == {"toy": True, "other": False}
     listener.send(start("late", model="other"))
     assert listener.error().code == "overloaded"
     listener.send(start("more", params=SHORT, credit=PLENTY))

@@ -75,6 +75,12 @@ def test_what_an_alert_may_ask_for_is_there_before_it_happens(counted: Counted) 
         assert counted.value(name) == 0
 
 
+def test_a_model_whose_starts_are_refused_is_named(counted: Counted) -> None:
+    """Also where nobody sends one, since /readyz says that they are."""
+    counted.metrics.starts_taken = {"toy": True, "other": False}
+    assert counted.values("midstream_model_takes_starts", "model") == {"toy": 1, "other": 0}
+
+
 def test_a_fleet_on_many_machines_is_told_as_it_is_placed(counted: Counted) -> None:
     assert counted.value("midstream_fleet_machines") is None
     counted.metrics.placed(
