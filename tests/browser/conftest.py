@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 
 from tests.server.server_process import Served
 
@@ -62,7 +62,7 @@ def flags() -> list[str]:
 
 @pytest.fixture(scope="module")
 def browser(flags: list[str]) -> Iterator[Browser]:
-    """One browser for a module's tests, with a fresh profile; each test has a context of its own in it.
+    """One browser for a module's tests, with a fresh profile.
 
     It is gone behind them: while Playwright is there, no other test could run an event loop of its own.
     """
@@ -71,6 +71,12 @@ def browser(flags: list[str]) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=find_browser(playwright), args=flags)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def context(browser: Browser) -> BrowserContext:
+    """For all its pages, which have what was loaded before them; the page keeps what it keeps in its tab."""
+    return browser.new_context()
 
 
 @pytest.fixture(scope="session")
@@ -82,14 +88,13 @@ def toy_server() -> Iterator[Served]:
 
 
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Callable[[], Page]]:
+def open_page(context: BrowserContext) -> Iterator[Callable[[], Page]]:
     """A page that must not complain: neither its scripts nor the browser about its policy."""
-    contexts = []
+    pages: list[Page] = []
     violations: list[str] = []
 
     def open_one() -> Page:
-        contexts.append(browser.new_context())
-        page = contexts[-1].new_page()
+        pages.append(page := context.new_page())
         page.set_default_timeout(TIMEOUT_MS)
         page.on("pageerror", lambda error: violations.append(str(error)))
         page.on("console", lambda said: violations.append(said.text) if "Policy" in said.text else None)
@@ -97,10 +102,10 @@ def open_page(browser: Browser) -> Iterator[Callable[[], Page]]:
         return page
 
     yield open_one
-    for context in contexts:
-        for page in context.pages:
+    for page in pages:
+        if not page.is_closed():
             page.goto("about:blank")  # a page that is left cancels what it has; one that is killed cannot
-        context.close()
+            page.close()
     assert violations == []
 
 
