@@ -3,6 +3,7 @@ for."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -475,13 +476,13 @@ def test_injections_weigh() -> None:
 def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked_at, length_of = list[protocol.Grammar](), memory._written_length
+    looked_at, measure = list[protocol.Grammar](), memory._measure
 
-    def counted(grammar: protocol.Grammar) -> int:
+    def counted(grammar: protocol.Grammar) -> memory.Measured:
         looked_at.append(grammar)
-        return length_of(grammar)
+        return measure(grammar)
 
-    monkeypatch.setattr(memory, "_written_length", counted)
+    monkeypatch.setattr(memory, "_measure", counted)
     lone = LoneStream(grammar=protocol.Grammar(json_schema={"enum": ["a" * 1000]}))
     lone.write("text")
     lone.take()
@@ -489,6 +490,21 @@ def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weig
     lone.answer(api.Adjusted(lone.index))
     assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
     assert len(looked_at) == 1
+
+
+@pytest.mark.parametrize("one", ["{}", "[]", "[{}]", '{"a":{}}', '{"":0}', "300", '"a"'])
+def test_a_schema_weighs_what_its_objects_take_however_short_they_are_written(one: str) -> None:
+    """A dictionary takes as much as thirty characters, and is two."""
+    data = f'{{"json_schema":{{"examples":[{",".join([one] * 1000)}]}}}}'
+    tracemalloc.start()
+    try:
+        decoded = [msgspec.json.decode(data, type=protocol.Grammar) for _ in range(10)]
+        taken = tracemalloc.get_traced_memory()[0] / len(decoded)
+    finally:
+        tracemalloc.stop()
+    grammar, counted = decoded[0], memory.params_bytes(Params(grammar=decoded[0]))
+    assert taken / 1.5 < counted < 4 * taken
+    assert taken / 2 < memory.value_bytes(grammar.json_schema) < 4 * taken
 
 
 def test_a_grammar_is_as_long_as_it_is_written() -> None:
