@@ -8,6 +8,7 @@ for. Pure: bytes are estimates, as measured once, and counted as they come and g
 
 from __future__ import annotations
 
+from sys import getsizeof
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +18,7 @@ from midstream.protocol import (
     Adjusted,
     Attached,
     Error,
+    Frame,
     Grammar,
     Guard,
     Params,
@@ -39,7 +41,8 @@ WRITTEN_BYTES = (
 )
 OBJECT_BYTES, LIST_BYTES = 128, 64
 LONGEST_GRAMMAR = 64 << 10  # characters
-COMMAND_BYTES = 300
+COMMAND_BYTES, ADJUST_BYTES = 300, 700  # beside its names; and what it has more that has parameters
+PARAMS_BYTES = 200  # of complete ones that are told of
 CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
 
@@ -194,9 +197,14 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Reasoning(delta=delta) | ToolArguments(delta=delta):
             size += CHARACTER_BYTES * len(delta)
         case Started(params=params) | Adjusted(params=params):
-            size += params_bytes(params)
+            size += PARAMS_BYTES + params_bytes(params)
         case Snapshot(params=params, text=text, tokens=tokens):
-            size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
+            size += (
+                PARAMS_BYTES
+                + params_bytes(params)
+                + CHARACTER_BYTES * len(text)
+                + TOKEN_ID_BYTES * len(tokens or ())
+            )
             size += CHARACTER_BYTES * len(event.reasoning)
             size += sum(EVENT_BYTES + CHARACTER_BYTES * len(call.arguments) for call in event.tool_calls)
         case Attached(pending=pending):
@@ -207,4 +215,11 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
 def command_bytes(command: api.AnyCommand | None, params: Params | None) -> int:
     """Of one that waits for the engine."""
     tokens = command.tokens if isinstance(command, api.Append) else ()
-    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + (0 if params is None else params_bytes(params))
+    adjusts = 0 if params is None else ADJUST_BYTES + params_bytes(params)
+    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + adjusts
+
+
+def names_bytes(frame: Frame) -> int:
+    """Of what a frame calls itself, its stream and a call."""
+    names = [frame.ref, getattr(frame, "request_id", None), getattr(frame, "call_id", None)]
+    return sum(map(getsizeof, names))
