@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -28,16 +28,16 @@ from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
 from realtime.hub.rebuilt_stream import RebuiltStream, Telling
 from realtime.hub.registry import LiveStream, StreamRegistry
+from realtime.hub.ruled_turns import ruled
 from realtime.hub.serving import Serving
 from realtime.hub.slices import Slices
 from realtime.hub.starting import tenant_number
 from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.stream_record import engine_key
-from realtime.hub.tokenizing_pool import Line, TokenizingPool
+from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
 from realtime.tenants.quota import Quotas
-from realtime.text.grammar import NotKnownError
 
 log = logging.getLogger(__name__)
 
@@ -235,12 +235,8 @@ class Adoptions:
     async def _try_rules(self, tenant: str, rebuilt: RebuiltStream, listener: Listener) -> None:
         """In its client's turn, as for a start."""
         if length := rebuilt.rules_length:
-            with suppress(NotKnownError):
-                async with self._pool.turn(tenant, listener, length, Line.RULED):
-                    await self._pool.run(rebuilt.try_known_rules)
-                return
-            async with self._pool.turn(tenant, listener, 1, Line.COMPILED):
-                await self._pool.run(rebuilt.try_rules)
+            tried = partial(self._pool.run, rebuilt.try_known_rules)
+            await ruled(self._pool, tenant, listener, length, tried, lambda: True)
 
     async def _tell(self, tenant: str, rebuilt: RebuiltStream, telling: Telling, listener: Listener) -> None:
         """Whoever asked for a stream pays for building it, and others have their turn in between."""

@@ -12,7 +12,7 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, KeysView
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -34,14 +34,14 @@ from realtime.hub.frame_tokenizing import (
     weight,
 )
 from realtime.hub.listener import Listener, Payer
+from realtime.hub.ruled_turns import ruled
 from realtime.hub.slices import Slices
 from realtime.hub.stream_key import StreamKey, forked_by
-from realtime.hub.tokenizing_pool import Line, TokenizingPool
+from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
 from realtime.tenants.quota import Quotas
 from realtime.text.decoded_turn import Turns
-from realtime.text.grammar import NotKnownError
 from realtime.text.served_model import ServedModel
 
 log = logging.getLogger(__name__)
@@ -237,15 +237,12 @@ class LongTexts:
         """Of a frame's text, if it needs any, when it is this client's turn."""
         if not self._receiver.needs_tokens(key, frame, listener):
             return None
-        turn = partial(self._pool.turn, key.tenant, listener)
         if not is_ruled(frame):
-            async with turn(text_length(frame)):
+            async with self._pool.turn(key.tenant, listener, text_length(frame)):
                 return await self._made(tokenize, key, frame, listener)
-        with suppress(NotKnownError):  # agents say the same tools again and again
-            async with turn(length_of_known(frame), Line.RULED):
-                return await self._made(tokenize_of_known, key, frame, listener)
-        async with turn(1, Line.COMPILED):
-            return await self._made(tokenize, key, frame, listener)
+        made = partial(self._made, tokenize_of_known, key, frame, listener)
+        length = length_of_known(frame)
+        return await ruled(self._pool, key.tenant, listener, length, made, lambda: not listener.gone)
 
     async def _made(
         self,

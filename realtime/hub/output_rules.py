@@ -15,12 +15,12 @@ from midstream import protocol
 from midstream.protocol import NamedTool, Tool
 from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import OutputRules, check_shape, problem_of, source_of_lark
+from realtime.text.grammar import NotKnownError, OutputRules, check_shape, problem_of, source_of_lark
 from realtime.text.served_model import ServedModel
 from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
 from realtime.tools.definitions import UnspellableError
 from realtime.tools.formats import is_delimited
-from realtime.tools.spelling import Spelling
+from realtime.tools.spelling import TAIL_TOKENS, Spelling
 
 ANSWER = "@answer"
 MOST_TRIED = 32  # tools one by one, where they cannot be followed together
@@ -29,6 +29,14 @@ MOST_TRIED = 32  # tools one by one, where they cannot be followed together
 def output_rules(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> OutputRules | None:
     """None where tools leave the output free, and it is its grammar's, if it has one, from its first
     token."""
+    try:
+        return _rules(frame, prompt, model)
+    except NotKnownError as unknown:  # many may have to be tried, for which the prompt need not be kept
+        tail = prompt[-TAIL_TOKENS:]
+        raise NotKnownError(unknown.find_out, partial(output_rules, frame, tail, model)) from None
+
+
+def _rules(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> OutputRules | None:
     if frame.messages is None:
         return None
     spelling = model.tokenizer.spelling

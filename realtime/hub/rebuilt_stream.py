@@ -21,13 +21,7 @@ from engine.int32 import of_int32
 from midstream.protocol import Guard
 from realtime.guards.pattern import Pattern
 from realtime.guards.watches import patterns_of
-from realtime.hub.frame_tokenizing import (
-    GRAMMAR,
-    GRAMMAR_CHARACTER,
-    openings,
-    past_injects,
-    text_length,
-)
+from realtime.hub.frame_tokenizing import openings, past_injects, tools_length
 from realtime.hub.output_rules import output_rules
 from realtime.hub.stream_record import Origin, StreamRecord
 from realtime.hub.told import asked_at, guards_in, tell
@@ -106,11 +100,10 @@ class RebuiltStream:
 
     @property
     def rules_length(self) -> int:
-        """Of what `try_rules` has compiled, in characters as texts are counted; a fork's is somewhere in its
-        parent's record."""
+        """Of what `try_rules` reads, in characters; a fork's is somewhere in its parent's record."""
         if self.record.origin is not None:
-            return GRAMMAR + GRAMMAR_CHARACTER * len(self.record.origin.record)
-        return text_length(self.record.start) if self.record.start.tools else 0
+            return len(self.record.origin.record)
+        return tools_length(self.record.start.tools) if self.record.start.tools else 0
 
     def try_rules(self) -> None:
         """Have compiled what its tools ask for, which takes long once: for a thread, before it is told."""

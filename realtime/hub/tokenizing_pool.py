@@ -2,10 +2,11 @@
 
 Nothing else runs in these threads, and nothing that a client asks for runs in others: what the server itself
 does beside its event loop, such as loading a tokenizer, never waits for a crowd of texts. Nobody's turn waits
-for more of another's texts than are being worked at. What has a grammar stands in a line of its own, and so
-does what has one compiled: one after the other is, which takes up to a second each, and neither texts nor
-grammars that are known wait for that. A text takes up to some hundred bytes a character meanwhile: long ones
-are worked at one by one, and what that took goes back to the system. This knows no frame and no stream.
+for more of another's texts than are being worked at. What has a grammar stands in a line of its own, and
+grammars that are to be compiled in another: one after the other is, which takes up to a second each, and
+neither texts nor grammars that are known wait for that. A text takes up to some hundred bytes a character
+meanwhile: long ones, with grammars or without, are in one line and worked at one by one, and what that took
+goes back to the system. This knows no frame and no stream.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ LONG = 128 << 10  # characters, of which there is one text at a time
 
 class Line(Enum):
     TEXTS = "texts"
-    RULED = "texts with grammars that are known"
-    COMPILED = "texts whose grammars are compiled: whatever they are, that may take as long"
+    RULED = "texts with grammars, as far as these are known"
+    COMPILED = "grammars that are not: whatever they are, each may take as long"
 
 
 class _Waiting:
@@ -53,7 +54,8 @@ class TokenizingPool:
         self, tenant: str, client: object, size: int, at: Line = Line.TEXTS
     ) -> AsyncIterator[None]:
         """Wait for a thread, and have it for as long as the context lasts."""
-        turn, line = asyncio.get_running_loop().create_future(), self._lines[at]
+        turn = asyncio.get_running_loop().create_future()
+        line = self._lines[Line.TEXTS if size > LONG else at]
         line.queue.put(tenant, client, size, turn)
         self._give_turns()
         try:

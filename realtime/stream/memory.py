@@ -8,6 +8,9 @@ for. Pure: bytes are estimates, as measured once, and counted as they come and g
 
 from __future__ import annotations
 
+from sys import getsizeof
+from typing import NamedTuple
+
 import msgspec
 
 from engine import api
@@ -15,6 +18,7 @@ from midstream.protocol import (
     Adjusted,
     Attached,
     Error,
+    Frame,
     Grammar,
     Guard,
     Params,
@@ -32,8 +36,13 @@ TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150,
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
 GUARD_BYTES = 400
 GRAMMAR_BYTES = 12  # a character of a grammar, as an object and as the engine is told of it
+WRITTEN_BYTES = (
+    8  # a character of what is JSON, as objects; and beside that one of these, however little is in it
+)
+OBJECT_BYTES, LIST_BYTES = 128, 64
 LONGEST_GRAMMAR = 64 << 10  # characters
-COMMAND_BYTES = 300
+COMMAND_BYTES, ADJUST_BYTES = 300, 700  # beside its names; and what it has more that has parameters
+PARAMS_BYTES = 200  # of complete ones that are told of
 CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
 MIB = 1 << 20
 
@@ -123,9 +132,9 @@ class Holding:
 def params_bytes(params: Params) -> int:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
     bias = params.logit_bias or {}
-    grammar = grammar_length(params.grammar) if params.grammar else 0
+    grammar = _measured(params.grammar).bytes if params.grammar else 0
     guards = sum(map(_guard_bytes, params.guards or ()))
-    return guards + BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + GRAMMAR_BYTES * grammar
+    return guards + BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + grammar
 
 
 def _guard_bytes(guard: Guard) -> int:
@@ -134,20 +143,45 @@ def _guard_bytes(guard: Guard) -> int:
 
 
 def grammar_length(grammar: Grammar) -> int:
-    """About how many characters it has, as it would be written. Looked at once, and kept with it: what a
-    stream weighs is asked with every token."""
-    known: int | None = vars(grammar).get("length")
+    """About how many characters it has, as it would be written."""
+    return _measured(grammar).length
+
+
+class Measured(NamedTuple):
+    length: int
+    bytes: int
+
+
+def _measured(grammar: Grammar) -> Measured:
+    """Looked at once, and kept with it: what a stream weighs is asked with every token."""
+    known: Measured | None = vars(grammar).get("measured")
     if known is None:
-        known = vars(grammar)["length"] = _written_length(grammar)
+        known = vars(grammar)["measured"] = _measure(grammar)
     return known
 
 
-def _written_length(grammar: Grammar) -> int:
+def _measure(grammar: Grammar) -> Measured:
     """What cannot be written is as long as what is too long."""
     try:
-        return len(msgspec.json.encode(grammar))
+        written = msgspec.json.encode(grammar)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return LONGEST_GRAMMAR + 1
+        return Measured(LONGEST_GRAMMAR + 1, GRAMMAR_BYTES * LONGEST_GRAMMAR)
+    objects = brackets_bytes(written) if isinstance(grammar.json_schema, dict) else 0
+    return Measured(len(written), GRAMMAR_BYTES * len(written) + objects)
+
+
+def brackets_bytes(written: bytes) -> int:
+    """What the objects and lists of JSON take, beside what is in them."""
+    return OBJECT_BYTES * written.count(b"{") + LIST_BYTES * written.count(b"[")
+
+
+def value_bytes(value: object) -> int:
+    """Of what JSON can say. What it cannot is refused at once."""
+    try:
+        written = msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return 0
+    return WRITTEN_BYTES * len(written) + brackets_bytes(written)
 
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:
@@ -163,9 +197,14 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
         case Reasoning(delta=delta) | ToolArguments(delta=delta):
             size += CHARACTER_BYTES * len(delta)
         case Started(params=params) | Adjusted(params=params):
-            size += params_bytes(params)
+            size += PARAMS_BYTES + params_bytes(params)
         case Snapshot(params=params, text=text, tokens=tokens):
-            size += params_bytes(params) + CHARACTER_BYTES * len(text) + TOKEN_ID_BYTES * len(tokens or ())
+            size += (
+                PARAMS_BYTES
+                + params_bytes(params)
+                + CHARACTER_BYTES * len(text)
+                + TOKEN_ID_BYTES * len(tokens or ())
+            )
             size += CHARACTER_BYTES * len(event.reasoning)
             size += sum(EVENT_BYTES + CHARACTER_BYTES * len(call.arguments) for call in event.tool_calls)
         case Attached(pending=pending):
@@ -176,4 +215,11 @@ def event_bytes(event: StreamEvent | Error | Attached) -> int:
 def command_bytes(command: api.AnyCommand | None, params: Params | None) -> int:
     """Of one that waits for the engine."""
     tokens = command.tokens if isinstance(command, api.Append) else ()
-    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + (0 if params is None else params_bytes(params))
+    adjusts = 0 if params is None else ADJUST_BYTES + params_bytes(params)
+    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + adjusts
+
+
+def names_bytes(frame: Frame) -> int:
+    """Of what a frame calls itself, its stream and a call."""
+    names = [frame.ref, getattr(frame, "request_id", None), getattr(frame, "call_id", None)]
+    return sum(map(getsizeof, names))

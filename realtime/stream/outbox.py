@@ -44,7 +44,7 @@ from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 HISTORY_BYTES = 256 << 10  # and so many bytes of them
-ANSWER_BYTES = 200
+ANSWER_BYTES = 400
 
 
 NONE_BESIDE = Lengths()

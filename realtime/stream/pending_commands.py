@@ -20,7 +20,7 @@ from midstream.protocol import Params
 from realtime.guards.guards import Verdict
 from realtime.guards.pattern import Pattern
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES, command_bytes
+from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES, command_bytes, names_bytes
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
@@ -259,6 +259,8 @@ def _tokens_of_text(pending: PendingCommand) -> int:
 
 def _bytes(pending: PendingCommand) -> int:
     size = command_bytes(pending.command, pending.params) + sum(one.bytes for one in pending.patterns)
+    if pending.frame is not None:
+        size += names_bytes(pending.frame)
     match pending.frame:
         case protocol.Amend(arguments=arguments):
             size += CHARACTER_BYTES * len(arguments)

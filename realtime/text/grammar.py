@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
@@ -53,7 +54,26 @@ class NoCompilerError(Refusal):
 
 
 class NotKnownError(Exception):
-    """Whether a grammar can be followed would have to be found out."""
+    """Whether a grammar can be followed would have to be found out: for a thread, one grammar a turn."""
+
+    def __init__(self, look: Callable[[], object], ask: Callable[[], object] | None = None) -> None:
+        """`look`: at that grammar; `ask`: for what needs it, and perhaps others."""
+        super().__init__()
+        self._look = look
+        self._ask = ask
+
+    def find_out(self) -> NotKnownError | None:
+        """Returns what is still to be found out for the same; whoever asks again hears what came of it."""
+        self._look()
+        try:
+            if self._ask is not None:
+                with of_known():
+                    self._ask()
+        except NotKnownError as unknown:
+            return unknown
+        except Refusal:
+            pass
+        return None
 
 
 class OutputRules(Struct, frozen=True):
@@ -193,7 +213,7 @@ def problem_of(source: str, *, briefly: bool = False) -> str:
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None and _of_known.get():
-        raise NotKnownError
+        raise NotKnownError(partial(problem_of, source, briefly=briefly))
     if problem is None:
         try:
             problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)

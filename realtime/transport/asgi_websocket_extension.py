@@ -1,8 +1,9 @@
 """The ASGI extension for WebSockets: the peer, as an app may use it beside ASGI's receive and send.
 
 ASGI has no words for many messages in one write, for pings with a payload and the pongs that answer them,
-for whether the peer keeps up, or for an end without ceremony. An app finds a `WebSocketPeer` in its scope's
-extensions under PEER. This knows what an app may ask of a connection, and nothing of how that is done.
+for texts that are not read yet, for whether the peer keeps up, or for an end without ceremony. An app finds a
+`WebSocketPeer` in its scope's extensions under PEER. This knows what an app may ask of a connection, and
+nothing of how that is done.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class WebSocketPeer:
         self._connection = connection
         self.on_pong: Callable[[bytes], None] | None = None
         self.on_writable: Callable[[], None] | None = None
+        self.gives_utf8 = False  # a text as the bytes that it came in, under `utf8`: it may have to wait
 
     def write(self, messages: Iterable[bytes], *, text: bool, ping: bytes | None = None) -> None:
         """Send each as a message, and then perhaps a ping, in one write. Text must be UTF-8.

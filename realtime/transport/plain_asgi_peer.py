@@ -20,6 +20,7 @@ class PlainAsgiPeer:
     def __init__(self, websocket: WebSocket, *, text: bool) -> None:
         self.on_pong: Callable[[bytes], None] | None = None
         self.on_writable: Callable[[], None] | None = None
+        self.gives_utf8 = False  # whatever is asked: what comes has been read
         self._websocket = websocket
         self._text = text
         self._waiting: list[bytes] = []

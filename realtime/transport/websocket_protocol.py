@@ -334,6 +334,8 @@ class WebSocketProtocol(SmallReads):
         if self._held_bytes:
             self._count_held()
         match message:
+            case DataMessage(data, text=True) if self._peer.gives_utf8:
+                return {"type": "websocket.receive", "utf8": data}
             case DataMessage(data, text=True):
                 return {"type": "websocket.receive", "text": data.decode()}
             case DataMessage(data):

@@ -14,6 +14,7 @@ class FakeWebSocket:
         self.scope = {"subprotocols": [*subprotocols], "extensions": {PEER: self}}
         self.headers: dict[str, str] = {}
         self.writable = True
+        self.gives_utf8 = False
         self.on_pong: Any = None
         self.on_writable: Any = None
 

@@ -139,6 +139,19 @@ async def test_a_ping_carries_125_bytes_at_most() -> None:
         assert "125" in str(await errors.next())
 
 
+async def test_a_text_that_may_have_to_wait_is_given_as_it_came() -> None:
+    events = Events()
+
+    async def use(peer: WebSocketPeer) -> None:
+        peer.gives_utf8 = True
+
+    async with serving(with_peer(events, use)) as server, connect(server.url) as client:
+        for said in ("x\U0001f600", b"x"):
+            await client.send(said)
+        assert await events.next() == {"type": "websocket.receive", "utf8": "x\U0001f600".encode()}
+        assert await events.next() == {"type": "websocket.receive", "bytes": b"x"}
+
+
 async def test_nothing_can_be_written_before_the_websocket_is_accepted() -> None:
     errors = Events()
 

@@ -22,6 +22,7 @@ from realtime.hub import long_texts
 from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
+from realtime.hub.tokenizing_pool import Line
 from realtime.refusal import Refusal
 from realtime.stream.context import COUNTED_S
 from realtime.stream.stream import Stream
@@ -195,6 +196,41 @@ async def test_neither_a_prompt_nor_a_known_grammar_waits_for_another_s_that_are
         compiled.set()
     await settled()
     assert heard(crowd) == 6 * ["Started"]
+
+
+async def test_another_s_grammar_waits_for_one_of_those_that_somebody_s_tools_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where they cannot be followed together each is tried, and all that could take as long."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    crowd, other = RecordingListener(server), RecordingListener(server)
+    waits, compiled, rendered = threading.Event(), list[str](), list[bool]()
+    encode_chat = Tokenizer.encode_chat
+
+    def compiles(source: str, most_s: float) -> str:
+        waits.wait()
+        compiled.append("other" if "the other" in source else "crowd")
+        return "" if "the other" in source else "it is none"
+
+    def encodes(*given: Any, **named: Any) -> list[int]:
+        rendered.append(True)
+        return encode_chat(*given, **named)
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    monkeypatch.setattr(Tokenizer, "encode_chat", encodes)
+    tools = [Tool(function=Function(name=f"tool{n}")) for n in range(8)]
+    crowd.send(start("crowd", prompt=None, messages=HI, tools=tools))
+    other.send(start("b", params=Params(grammar=Grammar(regex="the other"))))
+    compiling = server.hub._long_texts._pool._lines[Line.COMPILED]
+    while not compiling.queue:  # noqa: ASYNC110 - it waits there
+        await asyncio.sleep(0)
+    waits.set()
+    await settled()
+    assert heard(crowd) == heard(other) == ["Started"]
+    assert compiled[:3].count("other") == 1
+    assert len(compiled) == 10, "all together, and each"
+    assert len(rendered) == 2, "before they were known, and behind that"
 
 
 def fork(name: str, of: str) -> protocol.Start:

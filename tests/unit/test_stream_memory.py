@@ -3,6 +3,8 @@ for."""
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
+from realtime.codec import Codec
 from realtime.refusal import Refusal
 from realtime.stream import credit as credit_module
 from realtime.stream import memory
@@ -475,13 +478,13 @@ def test_injections_weigh() -> None:
 def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weighed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looked_at, length_of = list[protocol.Grammar](), memory._written_length
+    looked_at, measure = list[protocol.Grammar](), memory._measure
 
-    def counted(grammar: protocol.Grammar) -> int:
+    def counted(grammar: protocol.Grammar) -> memory.Measured:
         looked_at.append(grammar)
-        return length_of(grammar)
+        return measure(grammar)
 
-    monkeypatch.setattr(memory, "_written_length", counted)
+    monkeypatch.setattr(memory, "_measure", counted)
     lone = LoneStream(grammar=protocol.Grammar(json_schema={"enum": ["a" * 1000]}))
     lone.write("text")
     lone.take()
@@ -489,6 +492,60 @@ def test_a_grammar_weighs_and_is_looked_at_once_however_often_its_stream_is_weig
     lone.answer(api.Adjusted(lone.index))
     assert lone.stream.bytes > LoneStream().stream.bytes + 12 * 1000
     assert len(looked_at) == 1
+
+
+@pytest.mark.parametrize("one", ["{}", "[]", "[{}]", '{"a":{}}', '{"":0}', "300", '"a"'])
+def test_a_schema_weighs_what_its_objects_take_however_short_they_are_written(one: str) -> None:
+    """A dictionary takes as much as thirty characters, and is two."""
+    data = f'{{"json_schema":{{"examples":[{",".join([one] * 1000)}]}}}}'
+    tracemalloc.start()
+    try:
+        decoded = [msgspec.json.decode(data, type=protocol.Grammar) for _ in range(10)]
+        taken = tracemalloc.get_traced_memory()[0] / len(decoded)
+    finally:
+        tracemalloc.stop()
+    grammar, counted = decoded[0], memory.params_bytes(Params(grammar=decoded[0]))
+    assert taken / 1.5 < counted < 4 * taken
+    assert taken / 2 < memory.value_bytes(grammar.json_schema) < 4 * taken
+
+
+WIDE = "\U0001f600"  # four bytes, as all that stands with it
+STEERING: dict[str, tuple[dict[str, Any], api.AnyChange]] = {
+    "adjust": ({"params": {"temperature": 0.51, "top_p": 0.91, "min_p": 0.123}}, api.Adjusted(0)),
+    "inject": ({"tokens": [300]}, api.Appended(0, 1)),
+    "rewind": ({"to": 0}, api.Truncated(0)),
+}
+
+
+@pytest.mark.parametrize("name", ["a", WIDE])
+@pytest.mark.parametrize("kind", STEERING)
+def test_what_waits_for_its_answer_and_the_answer_weigh_what_they_take(kind: str, name: str) -> None:
+    asked, reply = STEERING[kind]
+    lone, codec = LoneStream(credit=Credit(limit=HUGE)), Codec(None)
+    lone.admit()
+    lone.take()
+    data = {"type": kind, "request_id": name * 128} | asked
+    frames = 60
+
+    def weighed() -> None:
+        lone.commands.clear()
+        assert tracemalloc.get_traced_memory()[0] / 2 < lone.memory.held - before
+
+    tracemalloc.start()
+    try:
+        before = lone.memory.held
+        for number in range(frames):
+            lone.steer(codec.decode(json.dumps(data | {"ref": f"{name * 60}{number}"})))  # type: ignore[arg-type]
+        weighed()
+        for _ in range(frames):
+            lone.answer(reply)
+        weighed()
+        lone.take()
+        weighed()
+        lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
+        weighed()
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_grammar_is_as_long_as_it_is_written() -> None:

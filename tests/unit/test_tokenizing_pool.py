@@ -105,6 +105,22 @@ async def test_no_line_waits_for_another() -> None:
     await crowd.finish(*(f"{number} of {line.name}" for line in Line for number in range(2)))
 
 
+async def test_no_crowd_of_long_texts_keeps_one_with_grammars_waiting_nor_those_behind_it() -> None:
+    """One at a time is worked at, whatever it has: it is in turn with them."""
+    crowd = Crowd(threads=2)
+    for number in range(4):
+        crowd.ask(f"long {number}", size=LONG + 1)
+    crowd.ask("ruled", tenant="other", size=LONG + 1, at=Line.RULED)
+    crowd.ask("short", tenant="a third", size=LONG, at=Line.RULED)
+    await crowd.until_begun("long 0", "short")
+    await crowd.finish("long 0")
+    await crowd.until_begun("long 1")
+    await crowd.finish("long 1")
+    await crowd.until_begun("ruled")
+    assert len(crowd.begun) == 4
+    await crowd.finish("ruled", "short", "long 2", "long 3")
+
+
 async def test_who_goes_just_as_its_turn_comes_gives_it_back() -> None:
     crowd = Crowd()
     crowd.ask("a")

@@ -100,6 +100,34 @@ async def test_a_stream_that_has_ended_is_soon_held_by_nobody(tokens: int) -> No
     await serving
 
 
+class LateClient(Client):
+    """Whose messages come as they do by a socket of ours: a text is not read before its turn."""
+
+    given: dict[str, Any]
+
+    async def receive(self) -> dict[str, Any]:
+        said = await super().receive()
+        if self.gives_utf8 and "text" in said:
+            said["utf8"] = said.pop("text").encode()
+        self.given = said
+        return said
+
+
+async def test_a_text_waits_for_its_turn_as_it_came_and_is_not_kept_while_it_is_paid_for() -> None:
+    """As characters it may take four times as much, and each connection of its payer may have one wait."""
+    server, client, work = SimulatedServer(SIZE), LateClient(), PayerWork()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, work, LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    async with work._line:
+        client.say(start("one", ref="\U0001f600"))
+        while not work._line._waiters:  # noqa: ASYNC110 - it waits there
+            await asyncio.sleep(0)
+        assert client.given.keys() == {"type", "bytes", "utf8"}
+    assert await client.started.get() == "one"
+    assert client.given.keys() == {"type"}
+    client.hang_up()
+    await serving
+
+
 async def test_what_a_connection_leaves_behind_does_not_wait_until_garbage_is_looked_for() -> None:
     """That is minutes later, and streams may hold much."""
     server, wire = SimulatedServer(SIZE, window=64), Client()
