@@ -31,9 +31,13 @@ from midstream.protocol import (
     Event,
     Injected,
     Message,
+    Reasoning,
     Rewound,
     Snapshot,
+    Token,
     Tool,
+    ToolArguments,
+    ToolCall,
     ToolResult,
 )
 from midstream.schemas import from_json, result_text, to_json
@@ -47,6 +51,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Events that make no call whole, nor any that is another: to look at all calls with each of them is too much.
+_OTHERS = Token | Reasoning | ToolCall | ToolArguments
 REFUSED = "the user said no"
 
 
@@ -135,7 +141,7 @@ class ToolTasks:
 
     def receive(self, event: Event) -> None:
         """The next event that is read. What it makes of calls is begun, or cancelled."""
-        if not isinstance(event, Noted):
+        if not isinstance(event, Noted | _OTHERS):
             self._follow()
         if isinstance(event, Rewound | Snapshot):
             self._tell_again()
