@@ -234,6 +234,21 @@ test("a tool may take as long as it likes", async (t) => {
   assert.throws(() => new Agent({ toolTimeoutMs: -1 }), RangeError);
 });
 
+test("of what a tool says without end so much waits for a reader, and no more", async (t) => {
+  /** @type {import("../src/midstream.js").FunctionTool["run"]} */
+  const run = (_, { progress }) => {
+    for (let done = 0; done < 1000; done++) progress(done);
+    return "mild";
+  };
+  const called = await calling(t, { tools: [{ name: "weather", run }] });
+  const { ref } = await called.sent("tool_result");
+  called.socket.receive(injected(6, 5, 3, ref));
+  called.socket.receive({ ...final("stop"), seq: 7, index: 5 });
+  const said = [];
+  for await (const event of called.run) if (event.type === "tool_progress") said.push(event.done);
+  assert.deepEqual(said, [...Array(99).keys(), 999]);
+});
+
 /** One result has waited for the end of the turn, in the midst of which something else was put in. @param {import("node:test").TestContext} t */
 async function putInBetween(t) {
   const { run, socket } = await writing(t, {});
