@@ -274,6 +274,8 @@ class ToolTasks:
             await asyncio.wait((running,), timeout=within_s)
             if not running.done():
                 return ToolOutcome(call=call, error=f"it took longer than {within_s} s")
+            if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
+                return ToolOutcome(call=call, error="it ended in CancelledError()")
             return ToolOutcome(call=call, content=result_text(running.result()))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             return ToolOutcome(call=call, error=_words(error))
