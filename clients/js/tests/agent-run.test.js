@@ -126,6 +126,16 @@ for (const [kind, options, done] of /** @type {[string, any, any][]} */ ([
   });
 }
 
+test("what is to be asked again in a day keeps no program running", async (t) => {
+  const { socket } = await calling(t, {});
+  const [{ ref }] = await frames(socket, "tool_result", 1);
+  const timers = () => process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length;
+  const before = timers();
+  socket.receive({ ...FOR_NOW, retry_after_ms: 86_400_000, ref });
+  await new Promise(setImmediate); // whoever waits has heard of it
+  assert.equal(timers(), before);
+});
+
 test("where there is room for no result, nor for an error, the run ends, and whoever reads it is told", async (t) => {
   const { run, sent, socket } = await calling(t, {});
   const reading = assert.rejects(run.answer(), /there is no room/);
