@@ -127,7 +127,8 @@ export class AnswerCard {
     const first = final?.timing.ttft_ms ?? meter.firstMs;
     const rate = running ? meter.rate : final?.timing.tokens_per_s;
     const figures = [];
-    if (final || index) figures.push(`${final?.index ?? index} tokens`);
+    const count = final?.index ?? index;
+    if (final || index) figures.push(count === 1 ? "1 token" : `${count} tokens`);
     if (rate) figures.push(`${rate.toFixed(rate < 10 ? 1 : 0)} a second`);
     if (first !== null && first !== undefined) figures.push(`first after ${Math.round(first)} ms`);
     if (final?.usage.discarded_tokens) figures.push(`${final.usage.discarded_tokens} forgotten`);

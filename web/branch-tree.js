@@ -14,6 +14,7 @@ export class BranchTree {
   #tree;
   #walk;
   /** @type {Map<AnswerCard, HTMLElement>} */ #items = new Map();
+  /** @type {Turn[] | null} those that are to be drawn */ #turns = null;
 
   /** @param {HTMLElement} tree @param {(card: AnswerCard) => void} walk */
   constructor(tree, walk) {
@@ -22,8 +23,16 @@ export class BranchTree {
     tree.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  /** @param {Turn[]} turns */
+  /** At most once a frame, however many tokens it brought: each answer of the conversation is looked at. @param {Turn[]} turns */
   draw(turns) {
+    const due = this.#turns !== null;
+    this.#turns = turns;
+    if (!due) requestAnimationFrame(() => this.#drawAll());
+  }
+
+  #drawAll() {
+    const turns = this.#turns ?? [];
+    this.#turns = null;
     const cards = turns.flatMap((turn) => turn.cards);
     for (const [card, item] of this.#items) {
       if (cards.includes(card)) continue;

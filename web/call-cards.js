@@ -26,6 +26,9 @@ const ACTS = {
   waiting: ["amend", "refuse", "rewind"], answered: ["amend", "rewind", "fork"], failed: ["amend", "rewind", "fork"], ended: ["rewind", "fork"],
 };
 
+/** Of JSON that is indented: each line has blanks for each of them, and what a model nests in 20 KB would be 80 MB. */
+const MOST_LEVELS = 12;
+
 export class CallCards {
   /** @type {Map<string, Card>} by the id of their call */ #cards = new Map();
   #actions;
@@ -123,8 +126,13 @@ class Card {
 function indented(json) {
   try {
     const value = JSON.parse(json);
-    return typeof value === "object" ? JSON.stringify(value, null, 2) : json;
+    return typeof value === "object" && hasLevels(value, MOST_LEVELS) ? JSON.stringify(value, null, 2) : json;
   } catch {
     return json;
   }
+}
+
+/** Whether it is nested no deeper. @param {unknown} value @param {number} most @returns {boolean} */
+function hasLevels(value, most) {
+  return typeof value !== "object" || value === null || (most > 0 && Object.values(value).every((one) => hasLevels(one, most - 1)));
 }

@@ -58,7 +58,7 @@ class Account:
         if missed:
             self.past = None
         elif self.past is not None:
-            self.past.receive(event, self.core.spans.calls)
+            self.past.receive(event, self.core.spans)
         if event.ref is not None and not isinstance(event, protocol.Final | protocol.Started):
             in_order = self.guarded or int(event.ref) > self._answered
             assert in_order, f"{event} came behind an answer to {self._answered}"

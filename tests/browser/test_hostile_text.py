@@ -92,3 +92,42 @@ def test_errors_and_names_are_shown_so_too(answered: Page) -> None:
         REVERSED,
     )
     assert "\u27e8RLO\u27e9gnp.exe" in found
+
+
+@pytest.mark.parametrize("levels", [3, 13, 3000])
+def test_a_call_that_is_nested_deep_is_shown_as_it_is(
+    levels: int, open_page: Callable[[], Page], toy_server: Served
+) -> None:
+    given = "[" * levels + "1,1" + "]" * levels
+
+    def server(socket: WebSocketRoute) -> None:
+        def receive(data: str | bytes) -> None:
+            frame = json.loads(data)
+            if frame["type"] != "start":
+                return
+            call: dict[str, Any] = {"index": 0, "call_id": "c"}
+            events: list[dict[str, Any]] = [
+                {"type": "started", "model": "m", "prompt_tokens": 1, "params": {}, "ref": frame.get("ref")},
+                call | {"type": "tool_call", "name": "f"},
+                call | {"type": "tool_arguments", "count": 1, "delta": given},
+                call | {"type": "tool_call_done", "end": 1},
+                {"type": "token", "index": 0, "count": 1, "delta": "a", "tokens": [1]},
+                {"type": "final", "index": 1, "finish_reason": "tool_calls"}
+                | {"usage": {"discarded_tokens": 0}, "timing": {"ttft_ms": 1, "tokens_per_s": 1}},
+            ]
+            for seq, event in enumerate(events):
+                socket.send(json.dumps({"request_id": frame["request_id"], "seq": seq} | event))
+
+        socket.on_message(receive)
+        socket.send(
+            json.dumps({"type": "ready", "protocol": 1, "session_id": "s", "models": ["m"], "limits": {}})
+        )
+
+    page = open_page()
+    page.route_web_socket("**/v1/realtime", server)
+    page.goto(toy_server.http)
+    page.locator("#question").fill("Hi")
+    page.locator("#question").press("Enter")
+    expect(page.locator(".answer .state")).to_have_text("called tools")
+    shown = page.locator(".call pre").first.text_content()
+    assert shown == (given if levels > 12 else json.dumps(json.loads(given), indent=2))

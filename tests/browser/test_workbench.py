@@ -203,7 +203,7 @@ def test_a_guard_is_a_chip_that_lights_up_when_it_acts(page: Page) -> None:
 
 
 def test_the_tree_of_branches_reads_no_more_of_a_long_answer_than_it_shows(page: Page) -> None:
-    """It is drawn anew with each token of each answer."""
+    """It is drawn anew with the tokens of each answer, however many come in a frame."""
     shown = page.evaluate(
         """async () => {
             const { BranchTree } = await import("/branch-tree.js");
@@ -217,7 +217,10 @@ def test_the_tree_of_branches_reads_no_more_of_a_long_answer_than_it_shows(page:
             const fork = { label: "Fork", origin, transcript: { words } };
             const cards = [whole, fork].map((answer) => ({ answer }));
             const tree = document.createElement("ul");
-            new BranchTree(tree, () => {}).draw([{ question: "Why?", cards, chosen: cards[0] }]);
+            const branches = new BranchTree(tree, () => {});
+            const turns = [{ question: "Why?", cards, chosen: cards[0] }];
+            for (let token = 0; token < 100; token++) branches.draw(turns);
+            await new Promise((drawn) => requestAnimationFrame(drawn));
             return { said: [...tree.querySelectorAll("bdi")].map((line) => line.textContent), read };
         }"""
     )

@@ -176,6 +176,19 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_told(client
     assert run.outcomes[0].error == "it took longer than 0.01 s"
 
 
+async def test_a_tool_that_cancels_itself_has_failed(client: midstream.Client) -> None:
+    async def weather(city: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
+    async with asyncio.timeout(30):
+        assert await run.answer() == "Pity."
+    assert run.outcomes[0].error == "it ended in CancelledError()"
+
+
 async def test_a_tool_that_does_not_end_where_it_is_cancelled_is_not_waited_for(
     client: midstream.Client, caplog: pytest.LogCaptureFixture
 ) -> None:

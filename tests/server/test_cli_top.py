@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import threading
@@ -195,6 +196,17 @@ def other_server() -> Iterator[OtherServer]:
     other.server.server_close()
 
 
+STREAM = {"request_id": "a", "tenant": "", "route": "ws", "state": "running", "paused": None, "age_s": 1}
+VAST = json.dumps(  # a number that no float has
+    {
+        "streams": [STREAM | {"tokens": 1, "tokens_per_s": 1, "credit": 10**400, "context_tokens": 1}],
+        "total": 1,
+        "states": {},
+        "server": None,
+    }
+).encode()
+
+
 async def test_a_key_is_carried_to_no_other_place(other_server: OtherServer) -> None:
     other_server.answer = (302, {"Location": f"{other_server.url}/trap"}, b"")
     said = await piped(other_server.url, "ms_secret")
@@ -209,6 +221,7 @@ async def test_a_key_is_carried_to_no_other_place(other_server: OtherServer) -> 
         (404, b"<html>", "answered with HTTP 404: is that a Midstream server?"),
         (200, b"<html>", "does not list its streams as Midstream does"),
         (200, b'{"streams": 1}', "does not list its streams as Midstream does"),
+        (200, VAST, "does not list its streams as Midstream does"),
         (418, b'{"error": {"code": "teapot", "message": "\\u001b[2J"}}', "answered with HTTP 418: ␛[2J"),
     ],
 )

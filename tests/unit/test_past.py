@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from midstream import protocol
 from midstream.past import Past
@@ -35,7 +35,13 @@ START = Start(request_id="a", prompt="Hi", on_disconnect="continue")
 
 
 def told(past: Past, event: Any) -> None:
-    past.receive(event, [])
+    past.receive(event, Spans())
+
+
+def standing(*calls: Call) -> Spans:
+    spans = Spans()
+    spans.receive_snapshot(snapshot(tool_calls=[SnapshotCall(**asdict(call)) for call in calls]))
+    return spans
 
 
 def snapshot(**fields: Any) -> Snapshot:
@@ -91,11 +97,11 @@ def test_a_result_that_waited_for_others_is_not_of_the_call_that_is_written_anew
     """It has the same id."""
     past, call = with_a_call(), Call(call_id="c", name="find", arguments="{}", index=1, end=3)
     past.sent(ToolResult(request_id="a", call_id="c", content="old", ref="2"))
-    past.receive(Injected(request_id="a", seq=2, index=3, count=0, ref="2"), [call])
+    past.receive(Injected(request_id="a", seq=2, index=3, count=0, ref="2"), standing(call))
     assert len(past.waiting) == 1
-    past.receive(Rewound(request_id="a", seq=3, index=3, text_length=0), [call])
+    past.receive(Rewound(request_id="a", seq=3, index=3, text_length=0), standing(call))
     assert len(past.waiting) == 1
-    past.receive(Rewound(request_id="a", seq=4, index=2, text_length=0), [replace(call, end=None)])
+    past.receive(Rewound(request_id="a", seq=4, index=2, text_length=0), standing(replace(call, end=None)))
     assert past.waiting == []
 
 
@@ -113,7 +119,9 @@ def test_a_result_that_waited_for_others_is_none_once_a_message_answers_its_call
         2,
     ):
         past.sent(frame)
-        past.receive(Injected(request_id="a", seq=at, index=3, count=9 * (at > 2), ref=frame.ref), calls)
+        past.receive(
+            Injected(request_id="a", seq=at, index=3, count=9 * (at > 2), ref=frame.ref), standing(*calls)
+        )
         assert len(past.waiting) == (at == 2)
     start = past.start(START, [7, 8, 9], 3, 0, Spans())
     assert start is not None

@@ -20,10 +20,11 @@ from midstream.docstrings import read_docstring
 from midstream.options import plain_params, start_frame
 from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
 from midstream.schemas import answer_of, from_json, json_schema, to_json
+from midstream.session import Session
 from midstream.spans import Call, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
-from midstream.tool_tasks import ToolTasks, _Work
+from midstream.tool_tasks import MOST_UNREAD, ToolTasks, _Work
 from midstream.tools import BadCall, run_call, tool_of
 from tests.fakes.scripted_server import FakeServer, Peer, final
 
@@ -201,6 +202,23 @@ def test_outcomes_may_be_looked_at_while_calls_come(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr("midstream.tool_tasks.replace", meanwhile)
     assert [outcome.content for outcome in tasks.outcomes] == ["mild"]
+
+
+async def test_of_what_a_tool_says_without_end_so_much_waits_for_a_reader_and_no_more() -> None:
+    channel = Channel(cast(Session, None), "a", StreamCore(), None, kept=False)
+    tasks = ToolTasks(channel, midstream.Agent())
+    made = call("weather", "{}")
+    for done in range(3 * MOST_UNREAD):
+        tasks._note_progress(midstream.ToolProgress(call=made, done=done))
+    waiting = list(iter(channel.core.take_event, None))
+    said = [event.done for event in waiting if isinstance(event, midstream.ToolProgress)]
+    assert said == [*range(MOST_UNREAD - 1), 3 * MOST_UNREAD - 1], "the newest stands"
+    for event in waiting:
+        tasks.receive(event)
+    tasks._note_progress(midstream.ToolProgress(call=made, done=7))
+    last = channel.core.take_event()
+    assert isinstance(last, midstream.ToolProgress)
+    assert last.done == 7
 
 
 async def test_an_async_function_is_awaited_by_whoever_called() -> None:

@@ -18,6 +18,8 @@ import { answerMessage, outcomeMessage } from "./tools.js";
 
 /** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
 
+const MOST_UNREAD = 100; // words of tools on how far they are, which one may say without end
+
 /**
  * Made by `client.run`. It is read by iterating over its events, by `answer`, or, where `onevent` was given, as its stream is.
  * Leaving a loop over it before its end cancels it, and every tool that runs for it.
@@ -29,6 +31,8 @@ export class Run {
   #calls;
   #onevent;
   /** @type {RunEvent[] | null} those to be iterated over, where nobody is called with them */ #events;
+  #progress = 0; // of those say how far a tool is, and
+  /** @type {ToolProgress | null} this one last */ #newest = null;
   #wake = () => {};
   /** @type {Promise<unknown> | null} of what was asked for */ #reading = null;
   /** Whether, and why, it was ended from here. */ #ending = new AbortController();
@@ -172,6 +176,7 @@ export class Run {
     if (!this.#events) throw new TypeError("its events are told to `onevent`, or were read by `answer`");
     for (;;) {
       const event = this.#events.shift();
+      if (event?.type === "tool_progress") this.#progress--;
       if (event) return event;
       this.#ending.signal.throwIfAborted();
       if (this.stream.final && !this.#reading) {
@@ -214,8 +219,19 @@ export class Run {
   /** @param {RunEvent} event */
   #tell(event) {
     notify(this.#onevent, event);
-    this.#events?.push(event);
+    if (this.#events) this.#keep(this.#events, event);
     this.#wake();
+  }
+
+  /**
+   * For who iterates. Of what tools say on how far they are, and nobody reads, the newest takes the place of the one before it.
+   * @param {RunEvent[]} events @param {RunEvent} event
+   */
+  #keep(events, event) {
+    if (event.type !== "tool_progress") return void events.push(event);
+    const place = this.#progress < MOST_UNREAD ? events.length : events.lastIndexOf(/** @type {RunEvent} */ (this.#newest));
+    if (place === events.length) this.#progress++;
+    events[place] = this.#newest = event;
   }
 
   // -- what is said of its calls --------------------------------------------------------------------------

@@ -125,7 +125,7 @@ export class Recorder {
       case "tool_call_done": return void this.#ends.set(event.call_id, event.end);
       case "rewound":
         this.#end = event.index;
-        this.#calls.length = event.tool_calls ?? 0;
+        this.#calls = this.#calls.slice(0, event.tool_calls ?? 0);
         for (const call of this.#results.keys()) {
           if (!this.#calls.includes(call) || Number(this.#ends.get(call)) > event.index) this.#results.delete(call);
         }

@@ -68,3 +68,14 @@ export async function withTimeout(attempt, ms, signal) {
     signal?.removeEventListener("abort", stop);
   }
 }
+
+/**
+ * Call it then. What is only to be asked again, for which a server may say a day, keeps no program of Node's running: the
+ * socket does, as long as there is one.
+ * @param {number} ms @param {(value?: any) => void} call
+ */
+export function later(ms, call) {
+  /** @type {any} */
+  const timer = setTimeout(call, ms);
+  timer.unref?.();
+}

@@ -25,6 +25,7 @@ import { PendingFrames, opens } from "./pending-frames.js";
 import { mayAnswer } from "./protocol.js";
 import { Reconnecting } from "./reconnecting.js";
 import { openingFrame, reopeningFrame, resendDecision } from "./recovery.js";
+import { later } from "./retry-loop.js";
 
 const NORMAL_CLOSURE = 1000;
 const PROTOCOL_VIOLATION = 1002; // RFC 6455, 7.4.1
@@ -368,7 +369,7 @@ export class Session {
     pending.answered.catch((why) => {
       if (!why.retryable && !(why instanceof ConnectionLost)) return;
       const wait = Number(backoff.next(performance.now(), why.retryAfterMs ?? 0));
-      setTimeout(() => this.#again(channel, ref, backoff), wait);
+      later(wait, () => this.#again(channel, ref, backoff));
     });
     if (channel.open) this.#send(pending);
   }

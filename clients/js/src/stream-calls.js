@@ -12,6 +12,7 @@
 
 import { Backoff } from "./backoff.js";
 import { ConnectionLost, MidstreamError } from "./errors.js";
+import { later } from "./retry-loop.js";
 import { ToolRuns } from "./tool-runs.js";
 import { callArguments, resultText } from "./tools.js";
 
@@ -228,7 +229,7 @@ export class StreamCalls {
         if (!(refused instanceof MidstreamError)) throw refused;
         if (!wanted() || !(refused.retryable || refused instanceof ConnectionLost)) throw refused;
         const wait = Number(backoff.next(performance.now(), refused.retryAfterMs ?? 0));
-        await new Promise((rested) => setTimeout(rested, wait));
+        await new Promise((rested) => later(wait, rested));
         if (!wanted()) throw refused;
       }
     }

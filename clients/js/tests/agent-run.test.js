@@ -126,6 +126,16 @@ for (const [kind, options, done] of /** @type {[string, any, any][]} */ ([
   });
 }
 
+test("what is to be asked again in a day keeps no program running", async (t) => {
+  const { socket } = await calling(t, {});
+  const [{ ref }] = await frames(socket, "tool_result", 1);
+  const timers = () => process.getActiveResourcesInfo().filter((kind) => kind === "Timeout").length;
+  const before = timers();
+  socket.receive({ ...FOR_NOW, retry_after_ms: 86_400_000, ref });
+  await new Promise(setImmediate); // whoever waits has heard of it
+  assert.equal(timers(), before);
+});
+
 test("where there is room for no result, nor for an error, the run ends, and whoever reads it is told", async (t) => {
   const { run, sent, socket } = await calling(t, {});
   const reading = assert.rejects(run.answer(), /there is no room/);
@@ -232,6 +242,21 @@ test("a tool may take as long as it likes", async (t) => {
     assert.equal((await called(t, { toolTimeoutMs })).result.content, "mild");
   }
   assert.throws(() => new Agent({ toolTimeoutMs: -1 }), RangeError);
+});
+
+test("of what a tool says without end so much waits for a reader, and no more", async (t) => {
+  /** @type {import("../src/midstream.js").FunctionTool["run"]} */
+  const run = (_, { progress }) => {
+    for (let done = 0; done < 1000; done++) progress(done);
+    return "mild";
+  };
+  const called = await calling(t, { tools: [{ name: "weather", run }] });
+  const { ref } = await called.sent("tool_result");
+  called.socket.receive(injected(6, 5, 3, ref));
+  called.socket.receive({ ...final("stop"), seq: 7, index: 5 });
+  const said = [];
+  for await (const event of called.run) if (event.type === "tool_progress") said.push(event.done);
+  assert.deepEqual(said, [...Array(99).keys(), 999]);
 });
 
 /** One result has waited for the end of the turn, in the midst of which something else was put in. @param {import("node:test").TestContext} t */

@@ -12,7 +12,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { Recorder, parseRecords, replay } from "../src/midstream.js";
-import { snapshot, started, token } from "./sample-events.js";
+import { rewound, snapshot, started, token } from "./sample-events.js";
 import { PYTHON, ROOT } from "./server-process.js";
 import { withAndWithoutWorker } from "./with-and-without-worker.js";
 
@@ -284,6 +284,14 @@ test("the parameters of a record are those of sampling, and say nothing else of 
   ];
   const [{ start, lines: told }] = parseRecords(lines.map((line) => JSON.stringify(line)).join("\n"));
   assert.deepEqual([start, ...told].map((line) => /** @type {any} */ (line).params), [seed, seed, seed]);
+});
+
+test("a rewind leaves no more calls than there were, whatever a server says", () => {
+  const recorder = new Recorder();
+  recorder.begin({ type: "start", request_id: "r", prompt: "a", params: {} });
+  recorder.receive(started());
+  for (const tool_calls of [2 ** 32, 1e300, -1]) recorder.receive({ ...rewound(0, 0), seq: 1, tool_calls });
+  assert.deepEqual(parseRecords(recorder.text)[0].lines.map(({ type }) => type), ["rewind", "rewind", "rewind"]);
 });
 
 test("behind what another connection put in nothing is recorded", () => {

@@ -1,4 +1,3 @@
-/** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
 /**
  * Made by `client.run`. It is read by iterating over its events, by `answer`, or, where `onevent` was given, as its stream is.
  * Leaving a loop over it before its end cancels it, and every tool that runs for it.

@@ -13,6 +13,12 @@ export function retry(attempt: (signal: AbortSignal) => Promise<unknown>, backof
  * @param {(signal: AbortSignal) => Promise<T>} attempt @param {number} ms @param {AbortSignal} [signal]
  */
 export function withTimeout<T>(attempt: (signal: AbortSignal) => Promise<T>, ms: number, signal?: AbortSignal): Promise<T>;
+/**
+ * Call it then. What is only to be asked again, for which a server may say a day, keeps no program of Node's running: the
+ * socket does, as long as there is one.
+ * @param {number} ms @param {(value?: any) => void} call
+ */
+export function later(ms: number, call: (value?: any) => void): void;
 /** How long one attempt may take: where packets vanish, a socket waits for minutes. */
 export const ATTEMPT_TIMEOUT_MS: 10000;
 import type { Backoff } from "./backoff.js";

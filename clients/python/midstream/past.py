@@ -8,7 +8,7 @@ again as long as it stands. Frames and events in; pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -98,17 +98,18 @@ class Past:
     def refused(self, frame: Frame) -> None:
         self._sent = [one for one in self._sent if one is not frame]
 
-    def receive(self, event: StreamEvent, calls: Sequence[Call]) -> None:
-        """The stream's next event; `calls` are those that stand with it."""
+    def receive(self, event: StreamEvent, spans: Spans) -> None:
+        """The stream's next event; `spans` are those that stand with it. Few events have to do with its
+        calls, of which there may be thousands."""
         match event:
             case protocol.Started(params=params) if self._begun is None:
                 self._begun = replace(params)
             case protocol.Adjusted(index=index, params=params):
                 self._adjust(index, params)
             case protocol.Injected():
-                self._inject(event, calls)
+                self._inject(event, spans)
             case protocol.Rewound(index=index):
-                self.rewind(index, calls)
+                self.rewind(index, spans)
             case protocol.Paused(reason="client"):
                 self._paused = True
             case protocol.Paused(reason="tool_call"):
@@ -152,7 +153,7 @@ class Past:
         now = PastAdjust(index=index, params=replace(params))
         self._steps += [(step, 0) for step in (*others[:1], now)]
 
-    def _inject(self, event: protocol.Injected, calls: Sequence[Call]) -> None:
+    def _inject(self, event: protocol.Injected, spans: Spans) -> None:
         frame = next((one for one in self._sent if event.ref is not None and one.ref == event.ref), None)
         if frame is not None:
             self._sent.remove(frame)
@@ -162,11 +163,9 @@ class Past:
             self._paused = self._waits = False  # whether or not its `resumed` has come
         cuts = isinstance(frame, Amend) and any(step.index == event.index for step in self._put)
         if event.count or cuts:  # perhaps a part of what was put in is left
-            self._steps.append((self._put_in(event, frame, calls), event.count))
+            self._steps.append((self._put_in(event, frame, spans), event.count))
 
-    def _put_in(
-        self, event: protocol.Injected, frame: Frame | None, calls: Sequence[Call]
-    ) -> PastInject | _Unknown:
+    def _put_in(self, event: protocol.Injected, frame: Frame | None, spans: Spans) -> PastInject | _Unknown:
         index, by_itself = event.index, event.ref is None and event.reason is None
         if isinstance(frame, Inject):
             text, messages, tokens = frame.text, frame.messages, frame.tokens
@@ -175,13 +174,13 @@ class Past:
             return PastInject(index=index, text=text, messages=messages, tokens=tokens, grammar=frame.grammar)
         if self._results and (by_itself or isinstance(frame, ToolResult)):
             results, self._results = self._results, {}
-            told = [_message(call, results[call.call_id]) for call in calls if call.call_id in results]
+            told = [_message(call, results[call.call_id]) for call in spans.calls if call.call_id in results]
             return PastInject(index=index, messages=told)
         return _Unknown(index)
 
-    def rewind(self, index: int, calls: Iterable[Call]) -> None:
+    def rewind(self, index: int, spans: Spans) -> None:
         """Output from `index` on is void, and these calls are left, of which one may be open again."""
-        left = {call.call_id for call in calls if call.whole}
+        left = {call.call_id for call in spans.calls if call.whole}
         self._results = {call: result for call, result in self._results.items() if call in left}
         stood, self._steps = self._steps, []
         for step, count in stood:

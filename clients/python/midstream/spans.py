@@ -136,9 +136,9 @@ class Spans:
 
     def receive_snapshot(self, event: Snapshot) -> None:
         self.thoughts = [Thought(0, event.index, event.reasoning)] if event.reasoning else []
-        known = {call.call_id for call in self._calls}
+        known = {call.call_id: call for call in self._calls}
         self.told += sum(call.call_id not in known for call in event.tool_calls)
-        self._calls = [self._as_it_stood(call) for call in event.tool_calls]
+        self._calls = [_as_it_stood(call, known.get(call.call_id)) for call in event.tool_calls]
         self.made |= {call.call_id for call in self._calls if call.end is not None}
 
     def missing(self, begun: Snapshot, since: int) -> list[Beside] | None:
@@ -164,14 +164,6 @@ class Spans:
                 missing.append(done)
         return missing
 
-    def _as_it_stood(self, call: SnapshotCall) -> SnapshotCall:
-        """The same one, where nothing but a yes has come."""
-        for had in self._calls:
-            if replace(had, approval=call.approval) == call:
-                had.approval = call.approval
-                return had
-        return call
-
     def _think(self, event: Reasoning) -> None:
         index, before = event.index, ""
         if self.thoughts and self.thoughts[-1].end >= index:
@@ -191,6 +183,14 @@ class Spans:
         if not self._calls or self._calls[-1].call_id != call_id:
             raise ProtocolError(f"more of call {call_id}, which is not the last that has begun")
         return self._calls[-1]
+
+
+def _as_it_stood(call: SnapshotCall, had: SnapshotCall | None) -> SnapshotCall:
+    """The same one, where nothing but a yes has come."""
+    if had is None or replace(had, approval=call.approval) != call:
+        return call
+    had.approval = call.approval
+    return had
 
 
 def _goes_on(had: SnapshotCall, call: SnapshotCall) -> bool:

@@ -137,7 +137,7 @@ class Channel:
             if isinstance(event, Snapshot) and (missed or event.answered is not None):
                 self.answers_lost = event.answered is None or len(event.answered) >= MAX_ANSWERED
                 self.past.miss(event)
-            self.past.receive(event, self.core.spans.calls)
+            self.past.receive(event, self.core.spans)
             if self._recorder is not None:
                 self._recorder.receive(event)
         self._changed.set()
@@ -147,12 +147,12 @@ class Channel:
         core = self.core
         match frame:
             case Adjust(at=int() as at) | Inject(at=int() as at) | Rewind(to=at):
-                self.past.rewind(at, core.spans.calls)
+                self.past.rewind(at, core.spans)
                 core.rewind_told(at)
         if isinstance(answer, Adjusted) and isinstance(frame, Adjust):
             answer = replace(answer, params=core.adjusted(frame.params))
         if isinstance(answer, StreamEvent):
-            self.past.receive(answer, core.spans.calls)
+            self.past.receive(answer, core.spans)
         if isinstance(answer, Injected):
             core.receive_told(answer)
 

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import math
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -31,9 +32,13 @@ from midstream.protocol import (
     Event,
     Injected,
     Message,
+    Reasoning,
     Rewound,
     Snapshot,
+    Token,
     Tool,
+    ToolArguments,
+    ToolCall,
     ToolResult,
 )
 from midstream.schemas import from_json, result_text, to_json
@@ -47,7 +52,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Events that make no call whole, nor any that is another: to look at all calls with each of them is too much.
+_OTHERS = Token | Reasoning | ToolCall | ToolArguments
 REFUSED = "the user said no"
+MOST_UNREAD = 100  # words of tools on how far they are, which somebody else's may say without end
 
 
 class ToolProgress(Noted, kw_only=True, tag="tool_progress"):
@@ -105,6 +113,7 @@ class ToolTasks:
         self._work: dict[str, _Work] = {}  # by the id of the call
         self._agreed: dict[str, Any] = {}  # the arguments with which a call may be made, where it was changed
         self._keeper: asyncio.Task[None] | None = None
+        self._unread: deque[ToolProgress] = deque()
 
     # -- what came of it -------------------------------------------------------------------------------
 
@@ -135,7 +144,9 @@ class ToolTasks:
 
     def receive(self, event: Event) -> None:
         """The next event that is read. What it makes of calls is begun, or cancelled."""
-        if not isinstance(event, Noted):
+        if isinstance(event, ToolProgress):
+            self._unread.popleft()
+        if not isinstance(event, Noted | _OTHERS):
             self._follow()
         if isinstance(event, Rewound | Snapshot):
             self._tell_again()
@@ -254,7 +265,7 @@ class ToolTasks:
 
         def report(done: float, total: float | None, message: str | None) -> None:
             noted = ToolProgress(call=call, done=done, total=total, message=message)
-            loop.call_soon_threadsafe(self._channel.note, noted)  # functions that do not wait are in threads
+            loop.call_soon_threadsafe(self._note_progress, noted)  # functions that do not wait are in threads
 
         _report.set(report)
         within_s = self._agent.tool_timeout_s
@@ -263,11 +274,22 @@ class ToolTasks:
             await asyncio.wait((running,), timeout=within_s)
             if not running.done():
                 return ToolOutcome(call=call, error=f"it took longer than {within_s} s")
+            if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
+                return ToolOutcome(call=call, error="it ended in CancelledError()")
             return ToolOutcome(call=call, content=result_text(running.result()))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             return ToolOutcome(call=call, error=_words(error))
         finally:
             _let_go(running)
+
+    def _note_progress(self, told: ToolProgress) -> None:
+        """Where nobody reads, the newest takes the place of the one before it."""
+        if len(self._unread) == MOST_UNREAD:
+            last = self._unread[-1]
+            last.call, last.done, last.total, last.message = told.call, told.done, told.total, told.message
+            return
+        self._unread.append(told)
+        self._channel.note(told)
 
     async def _run(self, call: Call) -> Any:
         """In a thread, unless it is known to wait: a slow function does not hold up the connection."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from midstream.cli.ask_server import ask_server
 
 MAX_STREAMS = 1000  # streams that a server lists at once
+Count = Annotated[int, Meta(le=2**63 - 1)]  # of what is divided: a server may say any number
 
 
 class Listed(Struct):
@@ -18,10 +21,10 @@ class Listed(Struct):
     state: str
     paused: str | None
     age_s: float
-    tokens: int
+    tokens: Count
     tokens_per_s: float
-    credit: int
-    context_tokens: int
+    credit: Count
+    context_tokens: Count
 
 
 class Machine(Struct):
@@ -64,9 +67,9 @@ class Totals(Struct):
     connections: int
     batch_rows: int
     tokens_per_s: float
-    kv_used_tokens: int
-    kv_cached_tokens: int
-    kv_free_tokens: int
+    kv_used_tokens: Count
+    kv_cached_tokens: Count
+    kv_free_tokens: Count
     fleet: Fleet | None = None
 
 
