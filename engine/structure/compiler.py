@@ -13,15 +13,12 @@ import functools
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
+from engine.foresight.source import is_foreseen, without_forcing
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 
 # Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others
 # have the interpreter meanwhile.
 FIRST_FUEL, MOST_FUEL = 50_000, 800_000
-# Bytes that a grammar may leave no choice about at once, before they have come: the library follows all of
-# them with each mask, and keeps something of each. A schema has no more, but for what it repeats.
-MOST_AHEAD = 64 << 10
-FORCES_TOO_MUCH = f"it leaves no choice for more than {MOST_AHEAD} bytes at once"
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
 
@@ -46,8 +43,9 @@ def matcher_of(
     fuel: int = MOST_FUEL,
 ) -> LLMatcher:
     """At the grammar's beginning. What is wrong is in its `get_error()`. `width`: items in a row of its
-    parser."""
-    return LLMatcher(tokenizer, source, log_level=0, limits=limits(lexer_states, width, fuel))
+    parser. What must come next it follows with each mask, all at once, where that is known to be little."""
+    asked = source if is_foreseen(source) else without_forcing(source)
+    return LLMatcher(tokenizer, asked, log_level=0, limits=limits(lexer_states, width, fuel))
 
 
 def failed_matcher() -> LLMatcher:
@@ -73,8 +71,6 @@ def problem_of(source: str) -> str:
     matcher = matcher_of(source, _bytes())
     if not matcher.is_error():
         allowed = matcher.compute_logit_bias()
-        if ahead(matcher) > MOST_AHEAD:
-            return FORCES_TOO_MUCH
         first = len(allowed) - len(allowed.lstrip(b"\0"))
         if first < len(allowed):  # only then it says how wide a row would be
             matcher.consume_token(first)
@@ -82,7 +78,7 @@ def problem_of(source: str) -> str:
 
 
 def ahead(matcher: LLMatcher) -> int:
-    """Bytes that must come next, and that it has followed already: as it has with a mask."""
+    """Bytes that must come next, which it has followed already, with a mask: for what is foreseen alone."""
     return 0 if matcher.is_error() else len(matcher.compute_ff_bytes())
 
 

@@ -17,10 +17,9 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
+from engine.foresight.source import is_foreseen
 from engine.structure.compiler import (
     FIRST_FUEL,
-    FORCES_TOO_MUCH,
-    MOST_AHEAD,
     MOST_FUEL,
     ahead,
     matcher_of,
@@ -76,6 +75,7 @@ class Matcher:
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
+        self._foreseen = (is_foreseen(source), is_foreseen(later or source))
         self._follower = follower or Follower()
         self._fuel = FIRST_FUEL
         self._goes_back = True  # until it has turned out that the library cannot
@@ -118,13 +118,21 @@ class Matcher:
     @property
     def _matcher(self) -> LLMatcher:
         while self._followed is None:
-            self._followed = self._begun(self._sources[len(self._runs) > 1]).deep_copy()
+            self._followed = self._begun(self._source).deep_copy()
             if self._follower.follow(self._followed, self._runs[-1].inside):
                 break
             if not self._lacks(self._followed):
                 raise self._error(self._followed)
             self._grow(self._followed)
         return self._followed
+
+    @property
+    def _source(self) -> str:
+        return self._sources[len(self._runs) > 1]
+
+    @property
+    def _is_foreseen(self) -> bool:
+        return self._foreseen[len(self._runs) > 1]
 
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
         """Again, where it takes more to answer."""
@@ -233,11 +241,11 @@ class Matcher:
         return mask
 
     def _look_ahead(self, matcher: LLMatcher) -> None:
-        """What must come next is followed with a mask, and stays in its memory. Raises GrammarError."""
-        text_bytes = ahead(matcher)
-        if text_bytes > MOST_AHEAD:
-            raise GrammarError(f"The grammar cannot be followed any further: {FORCES_TOO_MUCH}.")
-        if not self._share.look_ahead(text_bytes):
+        """What must come next is followed with a mask, and stays in its memory, where the library follows any
+        of it. Raises GrammarError."""
+        if not self._is_foreseen:
+            return
+        if not self._share.look_ahead(ahead(matcher)):
             raise GrammarError(NO_ROOM)
 
     def expect(self, drafts: tuple[int, ...]) -> None:
@@ -274,12 +282,12 @@ class Matcher:
         """The tokens that must come next, where the mask leaves one: that, and what follows of itself.
 
         To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice,
-        nor where a grammar of a few characters forces a megabyte. What the bytes are the mask has found.
+        nor where they are many, or may be endless. What the bytes are the mask has found.
         """
         only = -1 if mask is None else mask.find(ALLOWED)
         if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
             return []
-        if ahead(self._matcher) > MOST_FORCED:
+        if not self._is_foreseen or ahead(self._matcher) > MOST_FORCED:
             return [only]
         tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
         self._check(self._matcher)

@@ -6,10 +6,11 @@ import gc
 
 import pytest
 
+from engine.foresight.source import MOST_AHEAD, is_foreseen
 from engine.structure import matcher_memory
-from engine.structure.compiler import MOST_AHEAD, matcher_of
+from engine.structure.compiler import matcher_of, problem_of
 from engine.structure.matcher import GrammarError, Matcher
-from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, STATE_BYTES, MatcherMemory
+from engine.structure.matcher_memory import AHEAD_BYTES, FIRST_STATES, MOST_STATES, STATE_BYTES, MatcherMemory
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
 from tests.fakes.small_tokenizers import toy_vocabulary
@@ -102,7 +103,7 @@ def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream()
 
 def test_what_must_come_next_is_counted_before_it_has_come() -> None:
     memory = MatcherMemory()
-    few, many = (source_of(Grammar(regex=f"(abcd){{{count}}}")) for count in (400, 10_000))
+    few, many = (source_of(Grammar(json_schema={"const": "x" * count})) for count in (2_000, 40_000))
     matcher = Matcher(few, toy_vocabulary(), share=memory.share(7))
     matcher.mask()
     assert memory.taken() == 0, "most need no more than the first"
@@ -110,7 +111,7 @@ def test_what_must_come_next_is_counted_before_it_has_come() -> None:
     matcher.mask()
     whole = memory.taken(7)
     assert whole * STATE_BYTES > 40_000 * 250
-    matcher.accept([*b"abcd"])
+    matcher.accept([*b'"xxx'])
     matcher.mask()
     assert memory.taken(7) == whole, "it keeps what it followed"
     del matcher
@@ -120,7 +121,7 @@ def test_what_must_come_next_is_counted_before_it_has_come() -> None:
 
 def test_what_must_come_next_and_is_more_than_a_tenant_may_have_ends_its_own_stream() -> None:
     memory = MatcherMemory(room=20_000)
-    source = source_of(Grammar(regex="(abcd){10000}"))
+    source = source_of(Grammar(json_schema={"const": "x" * 40_000}))
     one, two, other = (Matcher(source, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 1, 2))
     one.mask()
     with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
@@ -129,18 +130,64 @@ def test_what_must_come_next_and_is_more_than_a_tenant_may_have_ends_its_own_str
     assert memory.taken(1) == memory.taken(2) <= 10_000
 
 
-def test_who_comes_to_more_than_may_be_known_ahead_is_told_so_and_no_draft_leads_there() -> None:
-    """The first step does not tell: there is a choice before it."""
-    lark = f'start: "a"+ ("b" x{{{MOST_AHEAD // 300 + 1}}})?\nx: "{"y" * 300}"'
-    matcher = Matcher(source_of(Grammar(lark=lark)), toy_vocabulary())
-    matcher.accept([*b"a"])
-    before = matcher.mask()
-    matcher.expect((*b"ab",))
-    assert len(matcher.masks_ahead()) == 1
-    assert matcher.mask() == before
-    matcher.accept([*b"b"])
-    with pytest.raises(GrammarError, match=f"leaves no choice for more than {MOST_AHEAD} bytes at once"):
-        matcher.mask()
+def test_the_levels_that_are_to_be_closed_are_counted_before_they_are() -> None:
+    """Of all that is forced these alone are not known by the grammar."""
+    memory = MatcherMemory()
+    source = source_of(Grammar(lark='start: level\nlevel: "(" level ", and)" | "x"'))
+    assert is_foreseen(source)
+    matcher = Matcher(source, toy_vocabulary(), share=memory.share())
+    matcher.accept([*b"(" * 4_000 + b"x"])
+    mask = matcher.mask()
+    assert len(matcher.forced(mask)) == 1, "of much only the first is asked for"
+    assert 0 < memory.taken() <= MOST_AHEAD * AHEAD_BYTES // STATE_BYTES
+    matcher.accept([*b", and)" * 4_000])
+    assert matcher.fits(sorted(toy_vocabulary().ends))
+
+
+# What forces very much, or without end, behind choices: each with a beginning, and what it goes on with.
+HIDDEN: dict[str, tuple[Grammar, bytes, bytes]] = {
+    "a rule, many times": (
+        Grammar(lark=f'start: /[ab]/ /[cd]/ x{{6000}}\nx: "{"y" * 300}"'),
+        b"ac",
+        b"y" * 900,
+    ),
+    "an expression": (Grammar(regex="[ab][cd](xyz){30000}"), b"ac", b"xyz" * 300),
+    "what never ends": (
+        Grammar(lark='start: /[ab]/ /[cd]/ A B\nA: /a(xz)*/\nB: "xw"'),
+        b"ac",
+        b"a" + b"xz" * 300,
+    ),
+    "the longer of two": (
+        Grammar(lark=f'start: /[ab]/ x{{6000}}\nx: "k" "lm" | "kl" "{"y" * 300}"'),
+        b"a",
+        (b"kl" + b"y" * 300) * 3,
+    ),
+    "items": (
+        Grammar(json_schema={"type": "array", "items": {"const": "y" * 300}, "minItems": 9000}),
+        b"[",
+        b'"' + b"y" * 300 + b'","',
+    ),
+    "what is allowed in vain": (
+        Grammar(lark='%llguidance {"no_forcing": false}\nstart: /[ab]/ x{60000}\nx: "yyyy"'),
+        b"a",
+        b"y" * 900,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_what_may_force_very_much_is_followed_as_it_comes(name: str) -> None:
+    grammar, begun, forced = HIDDEN[name]
+    memory, source = MatcherMemory(), source_of(grammar)
+    assert not is_foreseen(source)
+    assert problem_of(source) == ""
+    matcher = Matcher(source, toy_vocabulary(), share=memory.share(7))
+    matcher.accept([*begun])
+    for byte in forced:
+        mask = matcher.mask()
+        assert matcher.forced(mask) == [byte]
+        matcher.accept([byte])
+    assert memory.taken() <= FIRST_STATES, "of the text that came"
 
 
 @pytest.mark.parametrize("width", [8, 64, 500])

@@ -1,0 +1,134 @@
+"""No grammar forces more at once than its source says, wherever a text has come to: of small grammars made by
+chance, whose terminals go on over one another."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llguidance import LLMatcher
+
+from engine.foresight.run import UnknownError, Work
+from engine.foresight.source import MOST_AHEAD, longest
+from engine.structure.compiler import matcher_of
+from engine.structure.matcher import ALLOWED
+from midstream.protocol import Grammar
+from realtime.text.grammar import source_of
+from tests.fakes.small_tokenizers import toy_vocabulary
+
+REGEXES = [r"[xy]", r"x[yz]*", r"(xy){2}", r"x{1,3}y?", r"[xy]+z", r"x|xy", r"(x|y)z", r"z{3}", r"x(yz)?"]
+REGEXES += [r"x(yz)*", r"x?y", r"(xy)?z?", r"(?i:x)y", r"(?s:.)x", r"x{0,2}z", r"(xy|xyx)", r"(x{2})?y"]
+REGEXES += [r"[x]", r"[x-z]{2,9}", r".{1,2}", r"y+"]
+OFTEN = ["", "", "", "", "?", "*", "+", "{2}", "{1,2}", "{0,2}", "{3,}", "{2,4}"]
+VALUES = [1, 11, -2.5, True, None, "x", "xy", "x\ny", "ü🙂", [1, "x"], {"x": 1}]
+PATTERNS = ["^a{7}$", "^(ab){3}c*$", "a+b", "^(x|xy)z{2}$", r"^\d{3}-x{4}$", "^(a{3})*$", "^\n{2}$", '^"+$']
+NAMES = ["a", "ab", "abc", "b", "Größe", 'q"']
+WALKS, MOST_STEPS = 3, 25
+
+
+class _Lark:
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        rules = [f"r{at}" for at in range(chance.randint(0, 4))]
+        terminals = [f"T{at}" for at in range(chance.randint(0, 3))]
+        names = [*rules, *terminals]
+        lines = [f"{name}: {self._alternatives(names, 2)}" for name in ("start", *rules)]
+        lines += [f"{name}: {self._alternatives(terminals[:at], 1)}" for at, name in enumerate(terminals)]
+        self.text = "\n".join(lines)
+
+    def _alternatives(self, names: list[str], depth: int) -> str:
+        count = self._chance.choice([1, 1, 2, 2, 3])
+        return " | ".join(self._sequence(names, depth) for _ in range(count))
+
+    def _sequence(self, names: list[str], depth: int) -> str:
+        return " ".join(self._part(names, depth) for _ in range(self._chance.choice([1, 1, 2, 2, 3])))
+
+    def _part(self, names: list[str], depth: int) -> str:
+        chance = self._chance
+        text = json.dumps("".join(chance.choices("xyz", k=chance.choice([0, 1, 1, 1, 2, 2, 3, 8]))))
+        ways = [text, text, f"/{chance.choice(REGEXES)}/", *([chance.choice(names)] if names else [])]
+        if depth:
+            ways.append(f"({self._alternatives(names, depth - 1)})")
+        return chance.choice(ways) + chance.choice(OFTEN)
+
+
+def _schema(chance: random.Random, depth: int) -> dict[str, Any]:
+    plain = ["const", "enum", "string", "pattern", "integer", "boolean"]
+    match chance.choice(
+        plain + ["object", "object", "array", "array", "anyOf", "$ref", "allOf"] * (depth > 0)
+    ):
+        case "const":
+            return {"const": chance.choice(VALUES)}
+        case "enum":
+            return {"enum": chance.sample(VALUES, 3)}
+        case "string":
+            return {"type": "string", "maxLength": chance.randint(0, 3)}
+        case "pattern":
+            shortest = {"minLength": chance.randint(0, 12)} if chance.random() < 0.3 else {}
+            return {"type": "string", "pattern": chance.choice(PATTERNS), **shortest}
+        case "integer":
+            least = chance.choice([-5, 0, 100, 10**12])
+            return {"type": "integer", "minimum": least, "maximum": least + chance.choice([0, 1, 10**6])}
+        case "object":
+            names = chance.sample(NAMES, chance.randint(0, 4))
+            return {
+                "type": "object",
+                "properties": {name: _schema(chance, depth - 1) for name in names},
+                "required": chance.sample(names, chance.randint(0, len(names))),
+                "additionalProperties": chance.choice([True, False, _schema(chance, depth - 1)]),
+            }
+        case "array":
+            first = [_schema(chance, depth - 1) for _ in range(chance.randint(0, 2))]
+            least = chance.randint(0, 4)
+            return {
+                "type": "array",
+                "prefixItems": first,
+                "items": _schema(chance, depth - 1),
+                "minItems": least,
+            }
+        case "anyOf" | "allOf" as several:
+            return {several: [_schema(chance, depth - 1) for _ in range(chance.randint(1, 2))]}
+        case "$ref":
+            return {"$ref": chance.choice(["#/$defs/one", "#/$defs/other", "#"])}
+    return {"type": "boolean"}
+
+
+def _check(source: str, chance: random.Random) -> None:
+    """The library itself is asked for all that it would force, where that is said to be little."""
+    try:
+        most = longest(source, Work())
+    except UnknownError:
+        return
+    begun = matcher_of(source, toy_vocabulary().tokenizer)
+    if most > MOST_AHEAD:
+        return
+    for _ in range(WALKS):
+        matcher: LLMatcher = begun.deep_copy()
+        for _ in range(MOST_STEPS):
+            if matcher.is_error():
+                break
+            mask = matcher.compute_logit_bias()
+            assert len(matcher.compute_ff_bytes()) <= most
+            allowed = [token for token in range(256) if mask[token] == ALLOWED]
+            if not allowed:
+                break
+            matcher.consume_token(chance.choice(allowed))
+
+
+@given(st.integers(0, 1 << 40))
+@settings(max_examples=400, deadline=None)
+def test_of_a_grammar_in_lark(seed: int) -> None:
+    chance = random.Random(seed)
+    _check(source_of(Grammar(lark=_Lark(chance).text)), chance)
+
+
+@given(st.integers(0, 1 << 40), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_of_a_schema(seed: int, whitespace: bool) -> None:
+    chance = random.Random(seed)
+    definitions = {"$defs": {"one": _schema(chance, 2), "other": _schema(chance, 2)}}
+    schema = _schema(chance, 3) | definitions
+    _check(source_of(Grammar(json_schema=schema, whitespace=whitespace)), chance)
