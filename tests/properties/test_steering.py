@@ -239,9 +239,6 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
             right_by_model=driver.stats.model_accepted_total,
             wrong_by_model=driver.stats.model_drafted_total - driver.stats.model_accepted_total,
             wrong=driver.stats.drafted_total - driver.stats.accepted_total,
-            twice=sum(
-                len({news.stream for news in output.news}) < len(output.news) for output in driver.outputs
-            ),
         )
 
     hold_against_one_thing_at_a_time()
@@ -255,7 +252,6 @@ def test_tokens_follow_from_the_answers_that_were_told() -> None:
             "held",
             "refused",
             "loaded",
-            "twice",
             "right",
             "wrong",
             "right_by_model",
