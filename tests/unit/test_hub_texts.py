@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
+from msgspec.msgpack import Ext
 
 from engine import toy_model
 from midstream import protocol
@@ -344,6 +345,18 @@ async def test_what_waits_is_bounded_and_what_is_beyond_is_refused_at_once() -> 
     await settled()
     assert heard(other) == ["Started"]
     assert len(listener.errors) == texts - 1, "each has its answer"
+
+
+async def test_what_is_no_json_weighs_as_if_it_were_long_where_it_waits_to_be_refused() -> None:
+    """As a fork's tools may, which MessagePack can say: they are looked at when there is what it forks."""
+    listener = RecordingListener(SimulatedServer(WIDE))
+    listener.send(start("a", prompt=LONG))
+    tools = [Tool(function=Function(name="look", parameters={"x": Ext(5, b"x" * 1000)}))]
+    for n in range(3):
+        listener.send(protocol.Start(request_id=str(n), fork=Fork(request_id="a", at=0), tools=tools))
+    assert [error.code for error in listener.errors] == 3 * ["rate_limited"]
+    await settled()
+    assert heard(listener) == ["Started"]
 
 
 async def test_the_threads_are_not_those_that_the_server_uses_itself() -> None:
