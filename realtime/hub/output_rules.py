@@ -15,7 +15,14 @@ from midstream import protocol
 from midstream.protocol import NamedTool, Tool
 from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import NotKnownError, OutputRules, check_shape, problem_of, source_of_lark
+from realtime.text.grammar import (
+    NotKnownError,
+    OutputRules,
+    Unknown,
+    check_shape,
+    problem_of,
+    source_of_lark,
+)
 from realtime.text.served_model import ServedModel
 from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
 from realtime.tools.definitions import UnspellableError
@@ -31,9 +38,9 @@ def output_rules(frame: protocol.Start, prompt: Sequence[int], model: ServedMode
     token."""
     try:
         return _rules(frame, prompt, model)
-    except NotKnownError as unknown:  # many may have to be tried, for which the prompt need not be kept
-        tail = prompt[-TAIL_TOKENS:]
-        raise NotKnownError(unknown.find_out, partial(output_rules, frame, tail, model)) from None
+    except NotKnownError as error:  # many may have to be tried, for which the prompt need not be kept
+        again = partial(output_rules, frame, prompt[-TAIL_TOKENS:], model)
+        raise NotKnownError(Unknown(error.unknown.find_out, again)) from None
 
 
 def _rules(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> OutputRules | None:

@@ -234,6 +234,74 @@ async def test_another_s_grammar_waits_for_one_of_those_that_somebody_s_tools_ne
     assert len(rendered) == 2, "before they were known, and behind that"
 
 
+class Prompt(list[int]):
+    """Of which one can tell whether it is kept."""
+
+
+async def test_no_prompt_is_kept_while_the_grammar_of_its_tools_waits_to_be_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is made again then, and its tokens take many times as much as its text counts."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    kept, waits = list[weakref.ref[Prompt]](), threading.Event()
+    encode_chat = Tokenizer.encode_chat
+
+    def compiles(source: str, most_s: float) -> str:
+        waits.wait()
+        return ""
+
+    def encodes(*given: Any, **named: Any) -> list[int]:
+        kept.append(weakref.ref(prompt := Prompt(encode_chat(*given, **named))))
+        return prompt
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    monkeypatch.setattr(Tokenizer, "encode_chat", encodes)
+    compiling = server.hub._long_texts._pool._lines[Line.COMPILED]
+    try:
+        for n in range(3):
+            tools = [Tool(function=Function(name=f"tool{n}"))]
+            listener.send(start(str(n), prompt=None, messages=HI, tools=tools))
+        async with asyncio.timeout(10):
+            while len(kept) < 3 or not compiling.queue or any(one() for one in kept):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    finally:
+        waits.set()
+    await settled()
+    assert heard(listener) == 3 * ["Started"]
+
+
+async def test_for_whoever_has_gone_no_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others would wait for that, for as long as each takes, and nobody pays for it any more."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    gone, other = RecordingListener(server), RecordingListener(server)
+    waits, compiled = threading.Event(), list[str]()
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.append(source)
+        waits.wait()
+        return ""
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    compiling = server.hub._long_texts._pool._lines[Line.COMPILED]
+    try:
+        for n in range(8):
+            gone.send(start(str(n), params=Params(grammar=Grammar(regex=f"gone{n}"))))
+        ruled = server.hub._long_texts._pool._lines[Line.RULED]
+        while not compiled or ruled.queue or not ruled.free:  # noqa: ASYNC110 - the others wait there then
+            await asyncio.sleep(0)
+        assert compiling.queue
+        gone.leave()
+        other.send(start("b", params=Params(grammar=Grammar(regex="other"))))
+    finally:
+        waits.set()
+    await settled()
+    assert heard(other) == ["Started"]
+    assert len(compiled) == 2
+
+
 def fork(name: str, of: str) -> protocol.Start:
     return protocol.Start(request_id=name, fork=Fork(request_id=of, at=0))
 
