@@ -19,7 +19,7 @@ from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Fork, Function, Grammar, Message, Params, Tool
 from realtime.http.listener import HttpListener
-from realtime.hub import long_texts
+from realtime.hub import long_texts, output_rules
 from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
@@ -30,6 +30,7 @@ from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text import grammar
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_ledger import PayerWork
@@ -232,6 +233,36 @@ async def test_another_s_grammar_waits_for_one_of_those_that_somebody_s_tools_ne
     assert compiled[:3].count("other") == 1
     assert len(compiled) == 10, "all together, and each"
     assert len(rendered) == 2, "before they were known, and behind that"
+
+
+@pytest.mark.parametrize("strict", [None, True])
+async def test_all_of_many_tools_are_looked_at_a_few_times_however_many_are_tried_one_by_one(
+    strict: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes up to 100 ms of the interpreter, and there was one behind each that was tried."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    listener = RecordingListener(SimulatedServer(WIDE))
+    looks, compiled, rules = list[str](), list[str](), output_rules._rules
+
+    def looking(*given: Any) -> OutputRules | None:
+        looks.append("")
+        return rules(*given)
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.append(source)
+        return "it is none"
+
+    monkeypatch.setattr(output_rules, "_rules", looking)
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    tools = [Tool(function=Function(name=f"tool{n}", strict=strict)) for n in range(output_rules.MOST_TRIED)]
+    listener.send(start(prompt=None, messages=HI, tools=tools))
+    await settled()
+    assert len(looks) == 4, "until it is known of all together, and of each, and before and behind these"
+    assert len(compiled) == 1 + (1 if strict else output_rules.MOST_TRIED)
+    if strict:
+        assert "`tools[0].function.parameters` cannot be followed" in listener.error().message
+    else:
+        assert heard(listener) == ["Started"]
 
 
 class Prompt(list[int]):
