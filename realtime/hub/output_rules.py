@@ -8,14 +8,21 @@ grammar. It takes as long as a client's grammar does, and is quick where the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from midstream import protocol
 from midstream.protocol import NamedTool, Tool
 from realtime.refusal import Refusal
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import NotKnownError, OutputRules, check_shape, problem_of, source_of_lark
+from realtime.text.grammar import (
+    NotKnownError,
+    OutputRules,
+    Unknown,
+    check_shape,
+    problem_of,
+    source_of_lark,
+)
 from realtime.text.served_model import ServedModel
 from realtime.tools.call_grammar import ANY_ARGUMENTS, NO_ARGUMENTS, CallGrammar, HeldTool
 from realtime.tools.definitions import UnspellableError
@@ -31,9 +38,9 @@ def output_rules(frame: protocol.Start, prompt: Sequence[int], model: ServedMode
     token."""
     try:
         return _rules(frame, prompt, model)
-    except NotKnownError as unknown:  # many may have to be tried, for which the prompt need not be kept
-        tail = prompt[-TAIL_TOKENS:]
-        raise NotKnownError(unknown.find_out, partial(output_rules, frame, tail, model)) from None
+    except NotKnownError as error:  # many may have to be tried, for which the prompt need not be kept
+        again = partial(output_rules, frame, prompt[-TAIL_TOKENS:], model)
+        raise NotKnownError(Unknown(error.unknown.looks, again)) from None
 
 
 def _rules(frame: protocol.Start, prompt: Sequence[int], model: ServedModel) -> OutputRules | None:
@@ -88,10 +95,7 @@ def _all_held(frame: protocol.Start, model: ServedModel, make: partial[CallGramm
     held = [_held(tool, at, spelling) for at, tool in enumerate(frame.tools)]
     tried = partial(make, parallel=True, answer=None, as_text=True)
     if _problem_of(tried(held)):
-        held = [
-            _tried(tool, one, at, spelling)
-            for at, (tool, one) in enumerate(zip(frame.tools, held, strict=True))
-        ]
+        held = _all_tried(frame.tools, held, spelling)
     free = all(tool.schema is ANY_ARGUMENTS for tool in held)
     if free and not required and not frame.params.grammar:
         return []
@@ -118,6 +122,29 @@ def _held(tool: Tool, at: int, spelling: Spelling) -> HeldTool:
         if not problem:
             return held
     return _free(tool, problem)
+
+
+def _all_tried(tools: Sequence[Tool], held: Sequence[HeldTool], spelling: Spelling) -> list[HeldTool]:
+    """What is unknown of them is told of together: to come as far as here takes long where they are many."""
+    tried, looks = list[HeldTool](), list[Callable[[], object]]()
+    for at, (tool, one) in enumerate(zip(tools, held, strict=True)):
+        try:
+            tried.append(_tried(tool, one, at, spelling))
+        except NotKnownError as error:
+            refused = bool(tool.function.strict)  # where it cannot be followed
+            looks += [look if refused else partial(_regardless, look) for look in error.unknown.looks]
+        except Refusal:
+            if not looks:
+                raise
+            break  # perhaps one before it is
+    if looks:
+        raise NotKnownError(Unknown(looks))
+    return tried
+
+
+def _regardless(look: Callable[[], object]) -> None:
+    """Of what comes of it."""
+    look()
 
 
 def _tried(tool: Tool, held: HeldTool, at: int, spelling: Spelling) -> HeldTool:

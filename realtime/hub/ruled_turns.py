@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from realtime.hub.tokenizing_pool import Line, TokenizingPool
-from realtime.text.grammar import NotKnownError
+from realtime.text.grammar import NotKnownError, Unknown
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ async def ruled(
             async with pool.turn(tenant, client, size, Line.RULED):
                 return await work()
         except NotKnownError as error:
-            unknown: NotKnownError | None = error
+            unknown: Unknown | None = error.unknown
         while unknown is not None and wanted():
             async with pool.turn(tenant, client, 1, Line.COMPILED):
-                unknown = await pool.run(unknown.find_out)
+                unknown = await pool.run(unknown.find_out) if wanted() else None
     return None

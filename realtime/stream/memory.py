@@ -176,11 +176,12 @@ def brackets_bytes(written: bytes) -> int:
 
 
 def value_bytes(value: object) -> int:
-    """Of what JSON can say. What it cannot is refused at once."""
+    """Of what JSON can say. What it cannot is refused, perhaps only when its turn comes: until then it is as
+    much as what fills a long frame."""
     try:
         written = msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return 0
+        return WRITTEN_BYTES * MIB
     return WRITTEN_BYTES * len(written) + brackets_bytes(written)
 
 

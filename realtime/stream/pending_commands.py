@@ -47,6 +47,7 @@ class PendingCommand(Struct):
     owe: Owe | None = None  # whoever steers, and pays for it
     verdict: Verdict | None = None  # of a guard, whose doing it is
     silent: bool = False  # nobody is told that it took effect
+    bytes: int = 0  # as which it counts while it waits: a name takes more once it has been told
 
     @property
     def kind(self) -> str:
@@ -181,7 +182,9 @@ class PendingCommands:
 
     def _count(self, pending: PendingCommand, times: int = 1) -> None:
         """One that waits, or, -1 times, waits no more."""
-        self.bytes += times * _bytes(pending)
+        if times > 0:
+            pending.bytes = _bytes(pending)
+        self.bytes += times * pending.bytes
         self._going_back += times * pending.goes_back
         self._going_back_untold += times * pending.goes_back_untold
         self._deciding += times * (not isinstance(pending.command, api.Adjust))

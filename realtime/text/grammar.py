@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -53,27 +53,40 @@ class NoCompilerError(Refusal):
         )
 
 
-class NotKnownError(Exception):
-    """Whether a grammar can be followed would have to be found out: for a thread, one grammar a turn."""
+class Unknown:
+    """Grammars of which has to be found out whether they can be followed: for a thread, one a turn."""
 
-    def __init__(self, look: Callable[[], object], ask: Callable[[], object] | None = None) -> None:
-        """`look`: at that grammar; `ask`: for what needs it, and perhaps others."""
-        super().__init__()
-        self._look = look
+    def __init__(
+        self, looks: Sequence[Callable[[], object]], ask: Callable[[], object] | None = None
+    ) -> None:
+        """`looks`: at each, one or more, and behind one that returns something at no other; `ask`: for what
+        needs them, and perhaps others."""
+        self.looks = looks
         self._ask = ask
 
-    def find_out(self) -> NotKnownError | None:
+    def find_out(self) -> Unknown | None:
         """Returns what is still to be found out for the same; whoever asks again hears what came of it."""
-        self._look()
+        look, *others = self.looks
+        if not look() and others:
+            return Unknown(others, self._ask)
         try:
             if self._ask is not None:
                 with of_known():
                     self._ask()
-        except NotKnownError as unknown:
-            return unknown
+        except NotKnownError as error:
+            return error.unknown
         except Refusal:
             pass
         return None
+
+
+class NotKnownError(Exception):
+    """Something is `unknown`. That may wait, and this may not: an error has with it whatever was at hand
+    where it was raised, such as a prompt."""
+
+    def __init__(self, unknown: Unknown) -> None:
+        super().__init__()
+        self.unknown = unknown
 
 
 class OutputRules(Struct, frozen=True):
@@ -213,7 +226,7 @@ def problem_of(source: str, *, briefly: bool = False) -> str:
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None and _of_known.get():
-        raise NotKnownError(partial(problem_of, source, briefly=briefly))
+        raise NotKnownError(Unknown([partial(problem_of, source, briefly=briefly)]))
     if problem is None:
         try:
             problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)

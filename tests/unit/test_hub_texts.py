@@ -13,12 +13,13 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
+from msgspec.msgpack import Ext
 
 from engine import toy_model
 from midstream import protocol
 from midstream.protocol import Fork, Function, Grammar, Message, Params, Tool
 from realtime.http.listener import HttpListener
-from realtime.hub import long_texts
+from realtime.hub import long_texts, output_rules
 from realtime.hub.frame_tokenizing import tokenize
 from realtime.hub.hub import LONG_TEXT, RESTORED_S
 from realtime.hub.observers import Caller
@@ -29,6 +30,7 @@ from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text import grammar
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_ledger import PayerWork
@@ -233,6 +235,104 @@ async def test_another_s_grammar_waits_for_one_of_those_that_somebody_s_tools_ne
     assert len(rendered) == 2, "before they were known, and behind that"
 
 
+@pytest.mark.parametrize("strict", [None, True])
+async def test_all_of_many_tools_are_looked_at_a_few_times_however_many_are_tried_one_by_one(
+    strict: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look takes up to 100 ms of the interpreter, and there was one behind each that was tried."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    listener = RecordingListener(SimulatedServer(WIDE))
+    looks, compiled, rules = list[str](), list[str](), output_rules._rules
+
+    def looking(*given: Any) -> OutputRules | None:
+        looks.append("")
+        return rules(*given)
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.append(source)
+        return "it is none"
+
+    monkeypatch.setattr(output_rules, "_rules", looking)
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    tools = [Tool(function=Function(name=f"tool{n}", strict=strict)) for n in range(output_rules.MOST_TRIED)]
+    listener.send(start(prompt=None, messages=HI, tools=tools))
+    await settled()
+    assert len(looks) == 4, "until it is known of all together, and of each, and before and behind these"
+    assert len(compiled) == 1 + (1 if strict else output_rules.MOST_TRIED)
+    if strict:
+        assert "`tools[0].function.parameters` cannot be followed" in listener.error().message
+    else:
+        assert heard(listener) == ["Started"]
+
+
+class Prompt(list[int]):
+    """Of which one can tell whether it is kept."""
+
+
+async def test_no_prompt_is_kept_while_the_grammar_of_its_tools_waits_to_be_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is made again then, and its tokens take many times as much as its text counts."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    listener = RecordingListener(server)
+    kept, waits = list[weakref.ref[Prompt]](), threading.Event()
+    encode_chat = Tokenizer.encode_chat
+
+    def compiles(source: str, most_s: float) -> str:
+        waits.wait()
+        return ""
+
+    def encodes(*given: Any, **named: Any) -> list[int]:
+        kept.append(weakref.ref(prompt := Prompt(encode_chat(*given, **named))))
+        return prompt
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    monkeypatch.setattr(Tokenizer, "encode_chat", encodes)
+    compiling = server.hub._long_texts._pool._lines[Line.COMPILED]
+    try:
+        for n in range(3):
+            tools = [Tool(function=Function(name=f"tool{n}"))]
+            listener.send(start(str(n), prompt=None, messages=HI, tools=tools))
+        async with asyncio.timeout(10):
+            while len(kept) < 3 or not compiling.queue or any(one() for one in kept):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    finally:
+        waits.set()
+    await settled()
+    assert heard(listener) == 3 * ["Started"]
+
+
+async def test_for_whoever_has_gone_no_grammar_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others would wait for that, for as long as each takes, and nobody pays for it any more."""
+    monkeypatch.setattr(grammar, "_known_problems", OrderedDict[str, str]())
+    server = SimulatedServer(WIDE)
+    gone, other = RecordingListener(server), RecordingListener(server)
+    waits, compiled = threading.Event(), list[str]()
+
+    def compiles(source: str, most_s: float) -> str:
+        compiled.append(source)
+        waits.wait()
+        return ""
+
+    monkeypatch.setattr(grammar._checker, "problem_of", compiles)
+    compiling = server.hub._long_texts._pool._lines[Line.COMPILED]
+    try:
+        for n in range(8):
+            gone.send(start(str(n), params=Params(grammar=Grammar(regex=f"gone{n}"))))
+        ruled = server.hub._long_texts._pool._lines[Line.RULED]
+        while not compiled or ruled.queue or not ruled.free:  # noqa: ASYNC110 - the others wait there then
+            await asyncio.sleep(0)
+        assert compiling.queue
+        gone.leave()
+        other.send(start("b", params=Params(grammar=Grammar(regex="other"))))
+    finally:
+        waits.set()
+    await settled()
+    assert heard(other) == ["Started"]
+    assert len(compiled) == 2
+
+
 def fork(name: str, of: str) -> protocol.Start:
     return protocol.Start(request_id=name, fork=Fork(request_id=of, at=0))
 
@@ -344,6 +444,18 @@ async def test_what_waits_is_bounded_and_what_is_beyond_is_refused_at_once() -> 
     await settled()
     assert heard(other) == ["Started"]
     assert len(listener.errors) == texts - 1, "each has its answer"
+
+
+async def test_what_is_no_json_weighs_as_if_it_were_long_where_it_waits_to_be_refused() -> None:
+    """As a fork's tools may, which MessagePack can say: they are looked at when there is what it forks."""
+    listener = RecordingListener(SimulatedServer(WIDE))
+    listener.send(start("a", prompt=LONG))
+    tools = [Tool(function=Function(name="look", parameters={"x": Ext(5, b"x" * 1000)}))]
+    for n in range(3):
+        listener.send(protocol.Start(request_id=str(n), fork=Fork(request_id="a", at=0), tools=tools))
+    assert [error.code for error in listener.errors] == 3 * ["rate_limited"]
+    await settled()
+    assert heard(listener) == ["Started"]
 
 
 async def test_the_threads_are_not_those_that_the_server_uses_itself() -> None:

@@ -548,6 +548,27 @@ def test_what_waits_for_its_answer_and_the_answer_weigh_what_they_take(kind: str
         tracemalloc.stop()
 
 
+def test_what_waited_is_taken_off_as_it_was_added_though_its_names_were_told_meanwhile() -> None:
+    """A wide name takes more once it was encoded: whoever asked which frames wait had less counted with each,
+    and in the end nothing."""
+    asked, reply = STEERING["adjust"]
+    held, codec = list[int](), Codec(None)
+    for is_told in (False, True):
+        lone = LoneStream(credit=Credit(limit=HUGE))
+        lone.admit()
+        for _ in range(20):
+            data = {"type": "adjust", "request_id": "a", "ref": WIDE * 64} | asked
+            lone.steer(codec.decode(json.dumps(data)))  # type: ignore[arg-type]
+            lone.stream.attach(-1, 0, anew=False)
+            for event in lone.take():
+                if is_told:
+                    codec.encode(event)
+            lone.answer(reply)
+            lone.take()
+        held.append(lone.memory.held)
+    assert held[0] == held[1]
+
+
 def test_a_grammar_is_as_long_as_it_is_written() -> None:
     """By what writes it: a look at each of its values took half a second for a megabyte of them."""
     grammar = protocol.Grammar(json_schema={"enum": [1, "a", {}]})
