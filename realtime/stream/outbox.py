@@ -344,9 +344,9 @@ class Outbox:
                     ready = list(takewhile(self._may_be_sent, kept))
                     del kept[: len(ready)]
         if ready:
-            whole = len(ready)
-            if ready[-1].token is not None:  # else it waits for no token more: perhaps none comes
-                whole = self._whole_intervals(whole, ready[-1].index + 1)
+            # What has no token waits for none more: perhaps none comes. Of those behind whole intervals go.
+            behind = sum(1 for _ in takewhile(_is_token, reversed(ready)))
+            whole = len(ready) - behind + self._whole_intervals(behind, ready[-1].index + 1)
             kept[:0] = ready[whole:]
             self._give_out(events, ready[:whole])
 

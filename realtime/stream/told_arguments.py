@@ -26,7 +26,7 @@ class ToldArguments:
 
     def tell(self, events: Sequence[Beside]) -> Sequence[Beside]:
         """Of what is known, what is told."""
-        return events if self._spans is None or not events else list(self._told(events))
+        return events if self._spans is None else tuple(self._told(events))
 
     def _told(self, events: Iterable[Beside]) -> Iterator[Beside]:
         for event in events:

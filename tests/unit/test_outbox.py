@@ -251,6 +251,22 @@ def test_an_interval_does_not_hold_back_the_last_token_that_may_come() -> None:
     assert said(box.take()) == ["4:1"]
 
 
+def test_an_interval_does_not_hold_back_what_has_no_token_nor_is_what_waits_behind_that_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where more of a call was injected, and told with the token behind it: of 270 streams that held some
+    1,000 each, a step took the event loop 40 to 110 ms."""
+    box = outbox(interval=4000)
+    put_tokens(box, 0)
+    box.put(PendingToken(1, "", None, beside=[Reasoning(request_id="a", index=1, count=0, delta="a")]))
+    put_tokens(box, 1)
+    assert said(box.take()) == ["0:1", "Reasoning 1"]
+    monkeypatch.setattr(Outbox, "_may_be_sent", None)
+    put_tokens(box, 2)
+    assert box.take() == []
+    assert box.known == 3
+
+
 def test_text_without_a_token_waits_for_nothing() -> None:
     box = outbox(limit=1)
     put_tokens(box, 0)

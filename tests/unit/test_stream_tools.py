@@ -175,10 +175,10 @@ def test_tokens_that_wait_and_say_nothing_beside_are_nothing_for_the_collector(w
     """Half a million of them were a list each: to look at all held everybody up for a quarter of a second,
     and they took half as much memory again as was counted."""
     one = lone(credit=Credit(limit=0, prefetch=500), whole_arguments=whole_arguments)
-    one.write("So it is")
-    waiting = one.stream.outbox.unsent
-    assert len(waiting) == len("So it is")
-    assert not any(gc.is_tracked(pending.beside) for pending in waiting)
+    one.write("So it is" + '<tool_call>{"name": "find", "arguments": {"q": "So it is' * whole_arguments)
+    silent = [pending for pending in one.stream.outbox.unsent if not pending.beside]
+    assert len(silent) >= len("So it is")
+    assert not any(gc.is_tracked(pending.beside) for pending in silent)
 
 
 def test_a_rewind_reads_anew_no_more_than_a_little(monkeypatch: pytest.MonkeyPatch) -> None:
