@@ -29,8 +29,8 @@ _TOKEN = re.compile(
     |(?P<line>(?:\r?\n)+[ \t]*)
     |(?P<define>[!?_]*[A-Za-z][\w-]*(?:\[(?:lazy|capture|max_tokens=[1-9][0-9]*)\])?[ \t]*:(?!:))
     |(?P<text>"(?:\\.|[^"\\\n])*"i?)
-    |(?P<regex>/(?:\\.|[^/\\])+/[a-z]*)
-    |(?P<schema>%json)
+    |(?P<regex>/(?:\\.|[^/\\])+/[imslux]*)
+    |(?P<schema>%json\s*(?=\{))
     |(?P<special><[^<>\s]+>)
     |(?P<grammar>@[\w-]+)
     |(?P<name>[!?_]*[A-Za-z][\w-]*)
@@ -43,6 +43,7 @@ _ONE_REGEX = re.compile(r"start: ([A-Z]+)\n\1: /(?P<regex>(?:\\.|[^/\\\n])+)/", 
 _BEGINS = re.compile(r"\(\?s:(?:[^|()\\]|\\.|\(\?:(?:[^()\\]|\\.)*\))*(?:[\"':,]|\\[^\w\s])\.\*\)", re.ASCII)
 SPECIAL, SPECIAL_BYTES = 1000, 16  # tokens that are no text, each as good as a byte of its own; and how long
 MOST_LEFT_OUT = 16
+_IN_NUMBERS = frozenset(b"0123456789+-.eE")
 _ENDS = frozenset(("mark", text) for text in "|&)]")
 
 
@@ -66,7 +67,7 @@ class _Lark:
                 raise UnknownError
             at, kind, text = found.end(), str(found.lastgroup), found[0]
             if kind == "schema":
-                schema, at = json.JSONDecoder().raw_decode(lark, lark.index("{", at))
+                schema, at = json.JSONDecoder().raw_decode(lark, at)
                 text = str(longest_in_schema(schema, work))
             if kind != "nothing":
                 self._tokens.append((kind, text))
@@ -75,10 +76,12 @@ class _Lark:
     def rules(self) -> dict[str, Expression]:
         rules: dict[str, Expression] = {}
         while self._next("line") or self._tokens:
-            name = re.sub(r"[\[ \t:].*", "", self._take("define")).lstrip("!?")
+            define = self._take("define")
+            name = re.sub(r"[\[ \t:].*", "", define).lstrip("!?")
             if name in rules:
                 raise UnknownError
-            rules[name] = self._alternatives()
+            body = self._alternatives()
+            rules[name] = _lazy(body) if "[lazy]" in define else body
             if self._tokens:
                 self._take("line")
         return rules
@@ -136,7 +139,7 @@ class _Lark:
             case "regex":
                 return terminal(*text[1:].rsplit("/", 1))
             case "schema":
-                return spelt(int(text))
+                return _in_json(int(text))
             case "special":
                 number = re.fullmatch(r"<\[([0-9]{1,9})\]>", text)
                 return spelt(SPECIAL_BYTES, frozenset([SPECIAL + int(number[1])] if number else []))
@@ -169,6 +172,24 @@ def _any_of(parts: list[Expression]) -> Expression:
     return run
 
 
+def _lazy(part: Expression) -> Expression:
+    """It ends as soon as it can: only before a text that ends it can it go on as well."""
+
+    def run(rules: Rules, follow: Bytes) -> Run:
+        one = part(rules, follow)
+        if not one.is_closed:
+            raise UnknownError
+        return one
+
+    return run
+
+
+def _in_json(size: int) -> Expression:
+    """It may be a number, which goes on over all digits that might follow it."""
+    value, endless = spelt(size), spelt(MANY)
+    return lambda rules, follow: (endless if follow <= _IN_NUMBERS else value)(rules, follow)
+
+
 def _bounds(often: str) -> tuple[int, int]:
     if often in "*+?":
         return int(often == "+"), 1 if often == "?" else MANY
@@ -181,4 +202,4 @@ def _text(text: str) -> Expression:
     if not spelling:
         return in_order([])
     size = len(spelling) if text.endswith('"') else A_CHAR * len(spelling)
-    return spelt(size, frozenset(spelling[:1]))
+    return spelt(size, frozenset(spelling[:1]), is_closed=True)

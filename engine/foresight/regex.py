@@ -8,9 +8,10 @@ from engine.foresight.run import MANY, Bytes, Expression, UnknownError, spelt
 
 A_CHAR = 4  # bytes
 _CLASS = r"\[\^?\]?(?:\\.|[^\\\[\]])*\]|\\[dDsSwW]|\."
+_COUNT = "(?:0|[1-9][0-9]{0,8})"
 _PIECE = re.compile(
-    rf"(?P<kind>{_CLASS})(?:[*+?]|\{{[0-9,]*\}})*|\\.|(?P<endless>[*+]|\{{[0-9]*,\}})"
-    r"|\{(?:[0-9]*,)?(?P<most>[0-9]+)\}|.",
+    rf"(?P<kind>{_CLASS})(?:[*+?]|\{{{_COUNT}(?:,{_COUNT}?)?\}})*|\\.|(?P<endless>[*+]|\{{{_COUNT},\}})"
+    rf"|\{{(?:{_COUNT},)?(?P<most>{_COUNT})\}}|.",
     re.DOTALL,
 )
 _BEGINNING = re.compile(rf"(?:\(\?[is]*:|\((?!\?))*(?:(?P<kind>{_CLASS})|(?P<char>[^\\\[\](){{}}.*+?|^$]))")
@@ -22,7 +23,7 @@ def longest_in_regex(regex: str) -> int:
     """That is all of a text: what is left of one from any place, at the least."""
     size = A_CHAR * len(regex)
     for count in re.findall(r"\{\s*([0-9]+)", regex):
-        size = min(MANY, size * max(1, int(count[:9])))
+        size = min(MANY, size * max(1, int(count)))
     return size
 
 
@@ -33,11 +34,11 @@ def terminal(regex: str, flags: str) -> Expression:
         raise UnknownError
     size = A_CHAR * len(regex)
     for piece in _PIECE.finditer(regex):
-        if piece["endless"]:
+        if piece["endless"] or piece[0] == "{":  # which may count as well, as `{ 9}`
             raise UnknownError
         if piece["kind"]:
             _some_of(piece["kind"])
-        size = min(MANY, size * max(1, int((piece["most"] or "1")[:9])))
+        size = min(MANY, size * max(1, int(piece["most"] or 1)))
     begun = None if "{0" in regex else _BEGINNING.match(regex)
     if begun is None:
         first: Bytes = frozenset()

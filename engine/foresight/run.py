@@ -48,6 +48,8 @@ class Run(NamedTuple):
     stops: bool = False  # whether nobody passes it in one run
     is_empty: bool = False  # whether it may be
     is_any: bool = False  # whether it is any text, but for a few
+    is_closed: bool = False  # whether it ends in a text that is known
+    is_sure: bool = False  # whether whoever takes it comes to its end
 
 
 class Rules:
@@ -91,9 +93,9 @@ class Rules:
 Expression = Callable[[Rules, Bytes], Run]
 
 
-def spelt(size: int, first: Bytes = frozenset(), *, is_any: bool = False) -> Expression:
+def spelt(size: int, first: Bytes = frozenset(), **is_so: bool) -> Expression:
     """So many bytes, of which none is looked at but the first."""
-    run = Run(min(size, MANY), min(size, MANY), first, len(first) > 1, is_any=is_any)
+    run = Run(min(size, MANY), min(size, MANY), first, len(first) > 1, **is_so)
     return lambda rules, follow: run
 
 
@@ -107,22 +109,25 @@ def in_order(parts: Sequence[Expression]) -> Expression:
 
     def run(rules: Rules, follow: Bytes) -> Run:
         whole, within, stops, is_empty = 0, 0, False, True
+        is_closed: bool | None = None
+        is_sure = bool(parts)
         for part in reversed(parts):
             rules.work.more()
             one = part(rules, follow)
+            is_closed = one.is_closed if is_closed is None else is_closed
             within = min(MANY, max(within, one.within + whole))
             follow = one.first | follow if one.is_empty else one.first
             whole = min(MANY, one.whole if one.stops else whole + one.whole)
             if len(follow) > 1:
                 whole, stops = 0, True
             stops, is_empty = stops or one.stops, is_empty and one.is_empty
-        return Run(whole, within, follow, stops, is_empty)
+            is_sure = is_sure and one.is_sure
+        return Run(whole, within, follow, stops, is_empty, is_closed=bool(is_closed), is_sure=is_sure)
 
     return run
 
 
-def one_of(parts: Sequence[Expression], *, is_free: bool = False) -> Expression:
-    """`is_free`: any of them may be taken, however they begin."""
+def one_of(parts: Sequence[Expression]) -> Expression:
     if len(parts) == 1:
         return parts[0]
 
@@ -130,12 +135,14 @@ def one_of(parts: Sequence[Expression], *, is_free: bool = False) -> Expression:
         rules.work.more()
         runs = [part(rules, follow) for part in parts]
         first = frozenset[int]().union(*(one.first for one in runs))
-        whole = (min if is_free else max)(one.whole for one in runs)
+        sure = [one.whole for one in runs if one.is_sure]
+        whole = min(sure) if sure else max(one.whole for one in runs)
         within = max(one.within for one in runs)
         stops, is_empty = all(one.stops for one in runs), any(one.is_empty for one in runs)
         if len(first) > 1:
             whole, stops = 0, True
-        return Run(whole, within, first, stops, is_empty)
+        is_closed = all(one.is_closed for one in runs)
+        return Run(whole, within, first, stops, is_empty, is_closed=is_closed, is_sure=bool(sure))
 
     return run
 
@@ -164,6 +171,7 @@ def repeated(part: Expression, least: int, most: int = MANY, *, is_free: bool = 
             again | follow if is_empty else one.first,
             (is_choice and least < most) or (least > 0 and one.stops),
             is_empty,
+            is_sure=is_free and (not least or one.is_sure),
         )
 
     return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from engine.foresight.regex import longest_in_regex
@@ -32,10 +31,10 @@ _OF_READERS = (
     "title description default examples deprecated readOnly writeOnly $schema $comment $defs definitions"
 )
 _KNOWN = _ELSEWHERE.union(_OF_VALUES, _OF_READERS.split(), ("type", "x-guidance"))
-_WHITESPACE = re.compile(r"\[[^\[\]]+\]\{1,[0-9]+\}")
+_WHITESPACE = re.compile(r"\[(?:\\x(?:20|0A|0D|09))+\]\{1,[0-9]+\}")
+_SEPARATOR = re.compile("[,:] ?")  # any other may be a number's
 SHORT, DIGITS = 16, 700  # bytes of a plain value, with what stands around it; of a number that has bounds
 A_CHAR = 6  # bytes, as a string may have it
-MOST_SEPARATOR = 4
 CLOSED = 2
 
 
@@ -62,32 +61,41 @@ class _Schema:
             raise UnknownError
         found = self._whole
         for key in keys:
+            if isinstance(found, dict) and any(isinstance(found.get(name), str) for name in ("$id", "id")):
+                raise UnknownError  # what is within it speaks of other places
             found = found[int(key) if isinstance(found, list) else key.replace("~1", "/").replace("~0", "~")]
         return found
 
     def _value(self, schema: Any) -> Expression:
         self._work.more()
         if isinstance(schema, bool):
-            return _json(SHORT)
+            return _json(SHORT, is_sure=schema)
         if schema.keys() - _KNOWN or _holds_at_once(schema):
             raise UnknownError
         _check_options(schema.get("x-guidance", {}))
         parts = [self._rule(schema["$ref"])] if "$ref" in schema else []
         parts += [self._value(one) for one in schema.get("allOf", ())]
-        parts += [_one_of(map(self._value, schema[key])) for key in ("anyOf", "oneOf") if key in schema]
+        parts += [one_of([*map(self._value, schema[key])]) for key in ("anyOf", "oneOf") if key in schema]
         if parts:
             return in_order(parts)
         if "const" in schema or "enum" in schema:
-            return _one_of(map(_constant, schema.get("enum") or [schema["const"]]))
+            values = schema.get("enum") or [schema["const"]]
+            is_text = schema.get("type") == "string" and all(isinstance(value, str) for value in values)
+            is_sure = len(_OF_VALUES & schema.keys()) == 1 and ("type" not in schema or is_text)
+            return one_of(
+                [_constant(one, is_sure=is_sure and isinstance(one, str | bool | None)) for one in values]
+            )
         return self._of_kind(schema)
 
     def _of_kind(self, schema: Any) -> Expression:
-        kind = schema.get("type", [])
-        kinds = kind or ["object", "array", "string"]
+        kinds = schema.get("type", [*self._reads, "null"])
+        kinds = {kinds} if isinstance(kinds, str) else {*kinds}
         ways = [read(schema) for name, read in self._reads.items() if name in kinds]
-        if not ways or not isinstance(kind, str):
-            ways.append(_json(SHORT if _OF_NUMBERS.isdisjoint(schema) else DIGITS))
-        return _one_of(ways)
+        others, is_free = kinds - self._reads.keys(), _OF_NUMBERS.isdisjoint(schema)
+        if others:
+            is_sure = is_free or not others.isdisjoint(("null", "boolean"))
+            ways.append(_json(SHORT if is_free else DIGITS, is_sure=is_sure))
+        return one_of(ways)
 
     @property
     def _reads(self) -> dict[str, Any]:
@@ -99,54 +107,53 @@ class _Schema:
         other = in_order(
             [*map(self._value, patterns.values()), self._value(schema.get("additionalProperties", True))]
         )
-        parts = [_json(SHORT)]
+        parts = [_json(SHORT, is_sure=True)]
         for name in dict.fromkeys([*named, *needed]):
-            pair = in_order([_constant(name), self._value(named[name]) if name in named else other])
+            pair = in_order(
+                [_constant(name, is_sure=True), self._value(named[name]) if name in named else other]
+            )
             parts.append(pair if name in needed else _perhaps(pair))
         key = _json(SHORT + sum(A_CHAR * longest_in_regex(pattern) for pattern in patterns))
-        return in_order([*parts, repeated(in_order([key, other]), 0, is_free=True), _json(CLOSED)])
+        others = repeated(in_order([key, other]), 0, is_free=True)
+        return in_order([*parts, others, _json(CLOSED, is_sure=True)])
 
     def _array(self, schema: Any) -> Expression:
-        least, first = schema.get("minItems", 0), schema.get("prefixItems", [])
-        parts = [*map(self._value, first[:least]), *(_perhaps(self._value(one)) for one in first[least:])]
-        item = in_order([_json(SHORT), self._value(schema.get("items", True))])
-        return in_order(
-            [_json(SHORT), *parts, repeated(item, max(0, least - len(first)), is_free=True), _json(CLOSED)]
-        )
+        least = schema.get("minItems", 0)
+        item = in_order([_json(SHORT, is_sure=True), self._value(schema.get("items", True))])
+        # Older drafts do not know of these.
+        first = [in_order([self._value(one), item]) for one in schema.get("prefixItems", ())]
+        parts = [*first[:least], *map(_perhaps, first[least:])]
+        others = repeated(item, max(0, least - len(first)), is_free=True)
+        bracket = _json(SHORT, is_sure="maxItems" not in schema)
+        return in_order([bracket, *parts, others, _json(CLOSED, is_sure=True)])
 
 
 def _string(schema: Any) -> Expression:
     """Where no expression says how it is any character may come."""
     expressions = [schema[key] for key in ("pattern", "format") if key in schema]
     if not expressions:
-        return _json(SHORT)
+        return _json(SHORT, is_sure="maxLength" not in schema)
     size = sum(map(longest_in_regex, expressions)) + schema.get("minLength", 0)
     return _json(A_CHAR * min(size + DIGITS, schema.get("maxLength", MANY)) + SHORT)
-
-
-def _one_of(ways: Iterable[Expression]) -> Expression:
-    return one_of([*ways], is_free=True)
 
 
 def _perhaps(part: Expression) -> Expression:
     return repeated(part, 0, 1, is_free=True)
 
 
-def _json(size: int) -> Expression:
-    return spelt(size)
+def _json(size: int, *, is_sure: bool = False) -> Expression:
+    return spelt(size, is_sure=is_sure)
 
 
-def _constant(value: Any) -> Expression:
+def _constant(value: Any, *, is_sure: bool) -> Expression:
     text = json.dumps(value).replace("\x7f", "\\u007f")
-    return _json(
-        len(text) + len(re.findall("[0-9]e", text)) * DIGITS + text.count(" ") * MOST_SEPARATOR + SHORT
-    )
+    return _json(len(text) + len(re.findall("[0-9]e", text)) * DIGITS + SHORT, is_sure=is_sure)
 
 
 def _check_options(options: Any) -> None:
-    separators = [options.get(key, "") for key in ("item_separator", "key_separator")]
-    space = options.get("whitespace_pattern")
-    if max(map(len, separators)) > MOST_SEPARATOR or not (space is None or _WHITESPACE.fullmatch(space)):
+    known = {"item_separator": _SEPARATOR, "key_separator": _SEPARATOR, "whitespace_pattern": _WHITESPACE}
+    others = options.keys() - known.keys() - {"whitespace_flexible"}
+    if others or not all(known[key].fullmatch(options[key]) for key in known.keys() & options.keys()):
         raise UnknownError
 
 

@@ -25,6 +25,21 @@ REGEXES += [r"[x]", r"[x-z]{2,9}", r".{1,2}", r"y+"]
 OFTEN = ["", "", "", "", "?", "*", "+", "{2}", "{1,2}", "{0,2}", "{3,}", "{2,4}"]
 VALUES = [1, 11, -2.5, True, None, "x", "xy", "x\ny", "ü🙂", [1, "x"], {"x": 1}]
 PATTERNS = ["^a{7}$", "^(ab){3}c*$", "a+b", "^(x|xy)z{2}$", r"^\d{3}-x{4}$", "^(a{3})*$", "^\n{2}$", '^"+$']
+NUMBERS = [
+    {"type": "number", "minimum": 0, "maximum": 1},
+    {"const": 1},
+    {"type": "integer"},
+    {"type": "null"},
+]
+# Some have ways that nobody can take.
+OTHERS: list[dict[str, Any]] = [
+    {"type": "boolean"},
+    {"anyOf": [False, {"const": "x" * 40}]},
+    {"anyOf": [{"type": "string", "minLength": 2, "maxLength": 1}, {"const": "x" * 40}]},
+    {"enum": [1, "x" * 40, None], "type": ["string", "array"]},
+    {"type": ["array"], "items": {"const": "x" * 40}, "minItems": 2},
+    {"type": ["integer", "string"], "minimum": 2, "maximum": 1, "pattern": "^x{40}$"},
+]
 NAMES = ["a", "ab", "abc", "b", "Größe", 'q"']
 WALKS, MOST_STEPS = 3, 25
 
@@ -34,9 +49,10 @@ class _Lark:
         self._chance = chance
         rules = [f"r{at}" for at in range(chance.randint(0, 4))]
         terminals = [f"T{at}" for at in range(chance.randint(0, 3))]
-        names = [*rules, *terminals]
+        names = [*rules, *terminals, *(f"lazy{at}" for at in range(len(terminals)))]
         lines = [f"{name}: {self._alternatives(names, 2)}" for name in ("start", *rules)]
         lines += [f"{name}: {self._alternatives(terminals[:at], 1)}" for at, name in enumerate(terminals)]
+        lines += [f"lazy{at}[lazy]: {name}" for at, name in enumerate(terminals)]
         self.text = "\n".join(lines)
 
     def _alternatives(self, names: list[str], depth: int) -> str:
@@ -48,15 +64,19 @@ class _Lark:
 
     def _part(self, names: list[str], depth: int) -> str:
         chance = self._chance
-        text = json.dumps("".join(chance.choices("xyz", k=chance.choice([0, 1, 1, 1, 2, 2, 3, 8]))))
+        text = json.dumps(
+            "".join(chance.choices("xyz01", [4, 4, 4, 1, 1], k=chance.choice([0, 1, 1, 1, 2, 2, 3, 8])))
+        )
         ways = [text, text, f"/{chance.choice(REGEXES)}/", *([chance.choice(names)] if names else [])]
+        if names and names[0].startswith("r"):
+            ways.append(f"%json {json.dumps(chance.choice(NUMBERS))}")
         if depth:
             ways.append(f"({self._alternatives(names, depth - 1)})")
         return chance.choice(ways) + chance.choice(OFTEN)
 
 
 def _schema(chance: random.Random, depth: int) -> dict[str, Any]:
-    plain = ["const", "enum", "string", "pattern", "integer", "boolean"]
+    plain = ["const", "enum", "string", "pattern", "integer", "other", "other"]
     match chance.choice(
         plain + ["object", "object", "array", "array", "anyOf", "$ref", "allOf"] * (depth > 0)
     ):
@@ -93,7 +113,7 @@ def _schema(chance: random.Random, depth: int) -> dict[str, Any]:
             return {several: [_schema(chance, depth - 1) for _ in range(chance.randint(1, 2))]}
         case "$ref":
             return {"$ref": chance.choice(["#/$defs/one", "#/$defs/other", "#"])}
-    return {"type": "boolean"}
+    return chance.choice(OTHERS)
 
 
 def _check(source: str, chance: random.Random) -> None:

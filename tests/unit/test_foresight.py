@@ -41,6 +41,22 @@ ARGUMENTS: dict[str, Any] = {
     },
     "required": ["city"],
 }
+TERM: dict[str, Any] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {"kind": {"type": "string", "const": "number"}, "value": {"type": "number"}},
+            "required": ["kind", "value"],
+            "additionalProperties": False,
+        },
+        {
+            "type": "object",
+            "properties": {"kind": {"const": "minus"}, "of": {"$ref": "#"}},
+            "required": ["kind", "of"],
+            "additionalProperties": False,
+        },
+    ]
+}
 JSON_IN_LARK = """
 start: value
 value: "{" (pair ("," pair)*)? "}" | "[" (value ("," value)*)? "]" | STRING | NUMBER  // and words
@@ -51,6 +67,7 @@ NUMBER: "-"? /[0-9]+/
 """
 FORESEEN = {
     "a tree": Grammar(json_schema=TREE),
+    "terms within terms": Grammar(json_schema=TERM),
     "anything": Grammar(json_schema=True),
     "many properties": Grammar(
         json_schema={"properties": {f"p{at}": {"type": "string"} for at in range(900)}}
@@ -94,6 +111,44 @@ UNTOLD = {
             "patternProperties": {"^a": {"items": {"const": "y" * 990}}},
         }
     ),
+    "a count that is written otherwise": Grammar(lark='start: /a(xz){ 1,}/ "xw"'),
+    "characters of which there are none": Grammar(lark=f'start: (/[ab]\\P{{any}}/ | "{"y" * 300}"){{900}}'),
+    "a count behind zeros": Grammar(regex="(abcd){00000000030000}"),
+    "a name that stands close to an expression": Grammar(
+        lark=f'start: /[ab]/big\nbig: x{{300}}\nx: "{"y" * 300}"'
+    ),
+    "a schema that is a word": Grammar(
+        lark=f'start: "a" %json true big // {{"type": "null"}}\nbig: x{{300}}\nx: "{"y" * 300}"'
+    ),
+    "what is to be as short as it can": Grammar(lark=f'start: a{{900}}\na[lazy]: "{"x" * 300}" ("a" | "b")*'),
+    "a number before digits": Grammar(lark='start: %json {"minimum": 0, "maximum": 1, "type": "number"} "0"'),
+    "numbers that nothing parts": Grammar(
+        lark='start: %json {"items": {"type": "number"}, "x-guidance": {"item_separator": "0"}}'
+    ),
+    "texts that cannot be spelt": Grammar(
+        lark='start: %json {"type": "array", "items": {"anyOf": [{"const": "\\""}, {"const": "xyz"}]}, '
+        '"x-guidance": {"json_allowed_escapes": "n"}}'
+    ),
+    "an older draft": Grammar(
+        json_schema={
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "type": "array",
+            "minItems": 900,
+            "prefixItems": [True] * 900,
+            "items": {"const": "y" * 990},
+        }
+    ),
+    **{
+        f"a way that nobody can take: {name}": Grammar(
+            json_schema={"type": "array", "minItems": 900, "items": item}
+        )
+        for name, item in {
+            "false": {"anyOf": [False, {"const": "y" * 990}]},
+            "bounds": {"anyOf": [{"type": "string", "minLength": 3, "maxLength": 1}, {"const": "y" * 990}]},
+            "another type": {"enum": [1, "y" * 990], "type": "string"},
+            "the only type": {"type": ["array"], "minItems": 30, "items": {"const": "y" * 990}},
+        }.items()
+    },
     "what may be skipped": Grammar(lark='start: "a" "b"\n%ignore /x/'),
     "an option": Grammar(lark='%llguidance {"no_forcing": true}\nstart: "a"'),
     "nothing that is one": Grammar(lark="start: (("),
