@@ -12,7 +12,7 @@ import inspect
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -201,7 +201,7 @@ class ToolTasks:
     async def _ask(self, work: _Work, approve: Callable[[Call], Any]) -> None:
         """Have it approved, refused, or changed; then it comes again, and has been approved."""
         try:
-            await self._judge(work, await self._verdict(work.call, approve))
+            await self._judge(work, await _apart(self._verdict(work.call, approve)))
         except RequestFinished:
             pass
         except Exception as error:  # noqa: BLE001 - whoever reads the run is told
@@ -268,19 +268,11 @@ class ToolTasks:
             loop.call_soon_threadsafe(self._note_progress, noted)  # functions that do not wait are in threads
 
         _report.set(report)
-        within_s = self._agent.tool_timeout_s
-        running = asyncio.create_task(self._run(call))  # it may not end where it is cancelled
         try:
-            await asyncio.wait((running,), timeout=within_s)
-            if not running.done():
-                return ToolOutcome(call=call, error=f"it took longer than {within_s} s")
-            if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
-                return ToolOutcome(call=call, error="it ended in CancelledError()")
-            return ToolOutcome(call=call, content=result_text(running.result()))
+            result = await _apart(self._run(call), self._agent.tool_timeout_s)
+            return ToolOutcome(call=call, content=result_text(result))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             return ToolOutcome(call=call, error=_words(error))
-        finally:
-            _let_go(running)
 
     def _note_progress(self, told: ToolProgress) -> None:
         """Where nobody reads, the newest takes the place of the one before it."""
@@ -355,6 +347,21 @@ class ToolTasks:
             else:
                 if call.call_id in self._channel.core.told:
                     return
+
+
+async def _apart(asked: Coroutine[Any, Any, T], within_s: float | None = None) -> T:
+    """What somebody's function comes to, in a task of its own: it may not end where it is cancelled, and may
+    cancel its own task."""
+    running = asyncio.create_task(asked)
+    try:
+        await asyncio.wait((running,), timeout=within_s)
+        if not running.done():
+            raise TimeoutError(f"it took longer than {within_s} s")
+        if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
+            raise RuntimeError("it ended in CancelledError()")
+        return running.result()
+    finally:
+        _let_go(running)
 
 
 async def _own(awaited: Awaitable[Any]) -> Any:
