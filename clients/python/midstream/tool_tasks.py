@@ -201,7 +201,9 @@ class ToolTasks:
     async def _ask(self, work: _Work, approve: Callable[[Call], Any]) -> None:
         """Have it approved, refused, or changed; then it comes again, and has been approved."""
         try:
-            await self._judge(work, await _apart(self._verdict(work.call, approve)))
+            verdict = await _apart(self._verdict(work.call, approve))
+            if self._stands(work):
+                await self._judge(work, verdict)
         except RequestFinished:
             pass
         except Exception as error:  # noqa: BLE001 - whoever reads the run is told
@@ -241,7 +243,17 @@ class ToolTasks:
         self._channel.wake()  # where the connection is gone, no end of the stream tells of it
 
     async def _serve(self, work: _Work) -> None:
-        await self._settle(work, await self._outcome(work.call))
+        outcome = await self._outcome(work.call)
+        if self._stands(work):
+            await self._settle(work, outcome)
+
+    def _stands(self, work: _Work) -> bool:
+        """Whether the call still is what this was about. Who reads slowly hears later that it was changed,
+        and then it is begun with anew."""
+        stands = self._channel.core.spans.has(work.call)
+        if not stands:
+            del self._work[work.call.call_id]
+        return stands
 
     async def give(self, call: Call, content: object = None, error: str | None = None) -> None:
         """By hand: what runs for the call is cancelled. Where the server refuses it, it was not said, and
