@@ -224,14 +224,17 @@ export class Run {
   }
 
   /**
-   * For who iterates. Of what tools say on how far they are, and nobody reads, the newest takes the place of the one before it.
+   * For who iterates. Of what tools say on how far they are, and nobody reads, the newest stands for the one before it; but
+   * behind all that has come: its call may not have been read of when that was said.
    * @param {RunEvent[]} events @param {RunEvent} event
    */
   #keep(events, event) {
-    if (event.type !== "tool_progress") return void events.push(event);
-    const place = this.#progress < MOST_UNREAD ? events.length : events.lastIndexOf(/** @type {RunEvent} */ (this.#newest));
-    if (place === events.length) this.#progress++;
-    events[place] = this.#newest = event;
+    if (event.type === "tool_progress") {
+      if (this.#progress < MOST_UNREAD) this.#progress++;
+      else events.splice(events.lastIndexOf(/** @type {RunEvent} */ (this.#newest)), 1);
+      this.#newest = event;
+    }
+    events.push(event);
   }
 
   // -- what is said of its calls --------------------------------------------------------------------------
