@@ -18,6 +18,8 @@ import { answerMessage, outcomeMessage } from "./tools.js";
 
 /** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
 
+/** Events that make no call whole, nor any that is another: to look at all calls with each of them is too much. */
+const OTHERS = ["token", "reasoning", "tool_call", "tool_arguments"];
 const MOST_UNREAD = 100; // words of tools on how far they are, which one may say without end
 
 /**
@@ -199,6 +201,7 @@ export class Run {
   /** @param {StreamEvent} event */
   #receive(event) {
     this.#tell(event);
+    if (OTHERS.includes(event.type)) return;
     this.#checkLimit();
     if (!this.#ending.signal.aborted || event.type === "final") this.#calls.receive(event); // what has failed begins no tool
   }

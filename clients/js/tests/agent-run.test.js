@@ -282,6 +282,15 @@ test("how far a tool is stands behind its call, where the reader has yet to read
   assert.deepEqual(said, ["a", ...Array(99).keys(), "b", 7]);
 });
 
+test("a token has nobody look at all calls of its stream", async (t) => {
+  const { run, socket } = await writing(t, { tools: [{ name: "weather", run: () => new Promise(() => {}) }], onToolCall: "continue" });
+  let looks = 0;
+  const { calls } = run.stream;
+  Object.defineProperty(run.stream, "calls", { get: () => (looks++, calls) });
+  for (let index = 5; index < 9; index++) socket.receive({ ...token(index, "a"), seq: index });
+  assert.equal(looks, 0);
+});
+
 /** One result has waited for the end of the turn, in the midst of which something else was put in. @param {import("node:test").TestContext} t */
 async function putInBetween(t) {
   const { run, socket } = await writing(t, {});
