@@ -499,6 +499,20 @@ async def test_what_the_one_who_is_asked_raises_ends_the_run(
     await scripted.until_idle()
 
 
+async def test_one_who_is_asked_and_cancels_its_own_task_ends_the_run(client: midstream.Client) -> None:
+    async def approve(call: Call) -> bool:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return True
+
+    run = await client.run(Agent(tools=[weather], approve=approve), saying(PARIS, "Never."))
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="it ended in CancelledError"):
+            await run.answer()
+
+
 async def test_the_model_writes_on_while_a_tool_runs(client: midstream.Client) -> None:
     gate = Gate()
     agent = Agent(tools=[gate.weather], on_tool_call="continue")

@@ -32,9 +32,10 @@ def test_an_error_event_becomes_its_exception() -> None:
     assert (error.retry_after_ms, error.request_id, str(error)) == (250, "r", "later")
 
 
-def test_a_time_beyond_all_bounds_is_a_day() -> None:
-    event = Error(status=429, code="rate_limited", message="later", retryable=True, retry_after_ms=10**400)
-    assert from_event(event).retry_after_ms == 86_400_000
+@pytest.mark.parametrize(("said", "taken"), [(10**400, 86_400_000), (-(10**400), 0)], ids=["late", "past"])
+def test_a_time_beyond_all_bounds_is_a_day_or_none(said: int, taken: int) -> None:
+    event = Error(status=429, code="rate_limited", message="later", retryable=True, retry_after_ms=said)
+    assert from_event(event).retry_after_ms == taken
 
 
 def test_a_code_of_a_newer_server_is_still_a_request_error() -> None:

@@ -18,6 +18,8 @@ import { answerMessage, outcomeMessage } from "./tools.js";
 
 /** @typedef {StreamEvent | ToolProgress | ToolOutcome} RunEvent What the server says, and what tools do. */
 
+/** Events that make no call whole, nor any that is another: to look at all calls with each of them is too much. */
+const OTHERS = ["token", "reasoning", "tool_call", "tool_arguments"];
 const MOST_UNREAD = 100; // words of tools on how far they are, which one may say without end
 
 /**
@@ -199,6 +201,7 @@ export class Run {
   /** @param {StreamEvent} event */
   #receive(event) {
     this.#tell(event);
+    if (OTHERS.includes(event.type)) return;
     this.#checkLimit();
     if (!this.#ending.signal.aborted || event.type === "final") this.#calls.receive(event); // what has failed begins no tool
   }
@@ -224,14 +227,17 @@ export class Run {
   }
 
   /**
-   * For who iterates. Of what tools say on how far they are, and nobody reads, the newest takes the place of the one before it.
+   * For who iterates. Of what tools say on how far they are, and nobody reads, the newest stands for the one before it; but
+   * behind all that has come: its call may not have been read of when that was said.
    * @param {RunEvent[]} events @param {RunEvent} event
    */
   #keep(events, event) {
-    if (event.type !== "tool_progress") return void events.push(event);
-    const place = this.#progress < MOST_UNREAD ? events.length : events.lastIndexOf(/** @type {RunEvent} */ (this.#newest));
-    if (place === events.length) this.#progress++;
-    events[place] = this.#newest = event;
+    if (event.type === "tool_progress") {
+      if (this.#progress < MOST_UNREAD) this.#progress++;
+      else events.splice(events.lastIndexOf(/** @type {RunEvent} */ (this.#newest)), 1);
+      this.#newest = event;
+    }
+    events.push(event);
   }
 
   // -- what is said of its calls --------------------------------------------------------------------------

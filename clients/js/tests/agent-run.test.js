@@ -259,6 +259,38 @@ test("of what a tool says without end so much waits for a reader, and no more", 
   assert.deepEqual(said, [...Array(99).keys(), 999]);
 });
 
+test("how far a tool is stands behind its call, where the reader has yet to read of that", async (t) => {
+  /** @type {Map<string, (done: number) => void>} */ const says = new Map();
+  /** @type {import("../src/midstream.js").FunctionTool["run"]} */
+  const run = (_, { call, progress }) => {
+    says.set(call.call_id, progress);
+    return new Promise(() => {});
+  };
+  const writes = await writing(t, { tools: [{ name: "weather", run }], onToolCall: "continue" });
+  for (let done = 0; done < 100; done++) says.get("a")?.(done);
+  const call = { request_id: "r", index: 5, call_id: "b" };
+  writes.socket.receive({ ...call, type: "tool_call", seq: 5, name: "weather" });
+  writes.socket.receive({ ...call, type: "tool_arguments", seq: 6, count: 5, delta: "{}" });
+  writes.socket.receive({ ...token(5, "", { count: 5 }), seq: 7 });
+  writes.socket.receive({ ...call, type: "tool_call_done", seq: 8, end: 10 });
+  says.get("b")?.(7);
+  writes.socket.receive({ ...final("stop"), seq: 9, index: 10 });
+  const said = [];
+  for await (const event of writes.run) {
+    if (event.type === "tool_call" || event.type === "tool_progress") said.push(event.type === "tool_call" ? event.call_id : event.done);
+  }
+  assert.deepEqual(said, ["a", ...Array(99).keys(), "b", 7]);
+});
+
+test("a token has nobody look at all calls of its stream", async (t) => {
+  const { run, socket } = await writing(t, { tools: [{ name: "weather", run: () => new Promise(() => {}) }], onToolCall: "continue" });
+  let looks = 0;
+  const { calls } = run.stream;
+  Object.defineProperty(run.stream, "calls", { get: () => (looks++, calls) });
+  for (let index = 5; index < 9; index++) socket.receive({ ...token(index, "a"), seq: index });
+  assert.equal(looks, 0);
+});
+
 /** One result has waited for the end of the turn, in the midst of which something else was put in. @param {import("node:test").TestContext} t */
 async function putInBetween(t) {
   const { run, socket } = await writing(t, {});

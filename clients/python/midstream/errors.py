@@ -40,7 +40,8 @@ class RequestError(MidstreamError):
         self.code = code
         self.status = status
         self.retryable = retryable
-        self.retry_after_ms = None if retry_after_ms is None else min(retry_after_ms, MAX_MILLISECONDS)
+        bounded = None if retry_after_ms is None else max(0, min(retry_after_ms, MAX_MILLISECONDS))
+        self.retry_after_ms = bounded
         self.request_id = request_id
 
 

@@ -98,6 +98,11 @@ class Spans:
         """Whole ones, and perhaps one that is being written."""
         return [_call(told) for told in self._calls]
 
+    def has(self, call: Call) -> bool:
+        """Whether it stands as it was: whole, with these arguments."""
+        of_that_name = (told for told in reversed(self._calls) if told.call_id == call.call_id)
+        return any(told.end is not None and told.arguments == call.arguments for told in of_that_name)
+
     def next_whole(self, given: dict[int, SnapshotCall]) -> Call | None:
         """The first that is whole and was not `given`, where it is put, by its identity. One that was written
         anew was not."""

@@ -12,7 +12,7 @@ import inspect
 import math
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
@@ -201,7 +201,9 @@ class ToolTasks:
     async def _ask(self, work: _Work, approve: Callable[[Call], Any]) -> None:
         """Have it approved, refused, or changed; then it comes again, and has been approved."""
         try:
-            await self._judge(work, await self._verdict(work.call, approve))
+            verdict = await _apart(self._verdict(work.call, approve))
+            if self._stands(work):
+                await self._judge(work, verdict)
         except RequestFinished:
             pass
         except Exception as error:  # noqa: BLE001 - whoever reads the run is told
@@ -241,7 +243,17 @@ class ToolTasks:
         self._channel.wake()  # where the connection is gone, no end of the stream tells of it
 
     async def _serve(self, work: _Work) -> None:
-        await self._settle(work, await self._outcome(work.call))
+        outcome = await self._outcome(work.call)
+        if self._stands(work):
+            await self._settle(work, outcome)
+
+    def _stands(self, work: _Work) -> bool:
+        """Whether the call still is what this was about. Who reads slowly hears later that it was changed,
+        and then it is begun with anew."""
+        stands = self._channel.core.spans.has(work.call)
+        if not stands:
+            del self._work[work.call.call_id]
+        return stands
 
     async def give(self, call: Call, content: object = None, error: str | None = None) -> None:
         """By hand: what runs for the call is cancelled. Where the server refuses it, it was not said, and
@@ -268,19 +280,11 @@ class ToolTasks:
             loop.call_soon_threadsafe(self._note_progress, noted)  # functions that do not wait are in threads
 
         _report.set(report)
-        within_s = self._agent.tool_timeout_s
-        running = asyncio.create_task(self._run(call))  # it may not end where it is cancelled
         try:
-            await asyncio.wait((running,), timeout=within_s)
-            if not running.done():
-                return ToolOutcome(call=call, error=f"it took longer than {within_s} s")
-            if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
-                return ToolOutcome(call=call, error="it ended in CancelledError()")
-            return ToolOutcome(call=call, content=result_text(running.result()))
+            result = await _apart(self._run(call), self._agent.tool_timeout_s)
+            return ToolOutcome(call=call, content=result_text(result))
         except Exception as error:  # noqa: BLE001 - whatever it is, the model is told
             return ToolOutcome(call=call, error=_words(error))
-        finally:
-            _let_go(running)
 
     def _note_progress(self, told: ToolProgress) -> None:
         """Where nobody reads, the newest takes the place of the one before it."""
@@ -355,6 +359,21 @@ class ToolTasks:
             else:
                 if call.call_id in self._channel.core.told:
                     return
+
+
+async def _apart(asked: Coroutine[Any, Any, T], within_s: float | None = None) -> T:
+    """What somebody's function comes to, in a task of its own: it may not end where it is cancelled, and may
+    cancel its own task."""
+    running = asyncio.create_task(asked)
+    try:
+        await asyncio.wait((running,), timeout=within_s)
+        if not running.done():
+            raise TimeoutError(f"it took longer than {within_s} s")
+        if running.cancelled():  # by itself: whoever wants it no more cancels who waits here
+            raise RuntimeError("it ended in CancelledError()")
+        return running.result()
+    finally:
+        _let_go(running)
 
 
 async def _own(awaited: Awaitable[Any]) -> Any:
