@@ -135,7 +135,7 @@ def _no_json(frame: protocol.Amend) -> Refusal:
 def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
     """Read again from its beginning, character by character until its arguments have begun."""
     reader, injections, behind = spans.before_call(output.tokens, call)
-    search = _Search(reader)
+    search = _Search(reader, spans.calls.index(call))
     until = len(output) if call.end is None else call.end
     tokens = _CallTokens(spans.spelling, list(output.known_from(call.index, injections, until)), behind)
     while tokens.left:
@@ -227,19 +227,20 @@ class _Run(NamedTuple):
 
 
 class _Search:
-    """For where a call's arguments begin, in a text that it is shown character by character: `begin`. What
-    reads a call before it may be reading still."""
+    """For where a call's arguments begin, in a text that it is shown character by character: `begin`. So many
+    calls stand `before` it, of which what reads one may be reading still, and others may have been injected
+    at the same token: they are in the text."""
 
-    def __init__(self, reader: SpanReader) -> None:
+    def __init__(self, reader: SpanReader, before: int) -> None:
         self._reader = reader
-        self._before, self._ordinal = reader.call, reader.lengths.calls
+        self._last_before, self._before = reader.call, before
         self._at = 0
         self.call: CallReader | None = None
         self.begin: int | None = None
 
     @property
     def settled(self) -> bool:
-        return self.begin is not None and self._reader.lengths.calls > self._ordinal
+        return self.begin is not None and self._reader.lengths.calls > self._before
 
     @property
     def given_up(self) -> bool:
@@ -257,7 +258,7 @@ class _Search:
         self._reader.feed_text(char, 0)
         self._at += 1
         candidate = self._reader.call or last  # its last character may have been that
-        if candidate is None or candidate is self._before:
+        if candidate is None or candidate is self._last_before:
             return
         if candidate is not self.call:
             self.call, self.begin = candidate, None

@@ -192,6 +192,27 @@ def test_a_beginning_leaves_the_rest_to_the_model(name: str, single: bool) -> No
         assert said(output) == OLD
 
 
+@pytest.mark.parametrize(("name", "single"), EVERY)
+def test_of_several_that_were_put_in_at_one_token_no_other_is_amended(name: str, single: bool) -> None:
+    first = {"q": "first", "n": 1}
+    written = Written(name, [("find", first), ("find", OLD)], single=single)
+    amended = 0
+    for at in range(1, len(written.tokens), APART):
+        output = written.output(0)
+        output.inject(written.tokens[:at])
+        output.inject(written.tokens[at:])
+        assert output.spans is not None
+        told = [call.call_id for call in output.spans.calls]
+        if len(told) < 2:  # it was cut where no delimiter may be
+            continue
+        for new in ({"n": 4}, OLD):
+            written.amend(output, new)
+            assert [call.call_id for call in output.spans.calls] == told
+            assert [json.loads("".join(call.arguments)) for call in output.spans.calls] == [first, new]
+            amended += 1
+    assert amended
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["", "[]", "{", '{"q": 1,}', "nonsense", '{"n": NaN}', {"q": float("nan")}],
