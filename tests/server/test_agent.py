@@ -176,12 +176,17 @@ async def test_a_tool_that_takes_too_long_is_cancelled_and_the_model_told(client
     assert run.outcomes[0].error == "it took longer than 0.01 s"
 
 
+async def cancelled_by_itself() -> None:
+    """Whoever waits for this cancels its own task."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
 async def test_a_tool_that_cancels_itself_has_failed(client: midstream.Client) -> None:
     async def weather(city: str) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
+        await cancelled_by_itself()
 
     run = await client.run(Agent(tools=[weather]), saying(PARIS, "Pity."))
     async with asyncio.timeout(30):
@@ -501,10 +506,7 @@ async def test_what_the_one_who_is_asked_raises_ends_the_run(
 
 async def test_one_who_is_asked_and_cancels_its_own_task_ends_the_run(client: midstream.Client) -> None:
     async def approve(call: Call) -> bool:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-        await asyncio.sleep(0)
+        await cancelled_by_itself()
         return True
 
     run = await client.run(Agent(tools=[weather], approve=approve), saying(PARIS, "Never."))

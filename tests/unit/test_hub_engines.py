@@ -653,13 +653,18 @@ def test_a_mistake_of_the_gateway_ends_the_stream_that_it_shows_in_and_no_other(
     assert "secret" not in caplog.text
 
 
+def with_a_short_stream() -> tuple[SimulatedServer, RecordingListener]:
+    server = SimulatedServer(SIZE)
+    listener = RecordingListener(server)
+    listener.send(start(params=SHORT, credit=Credit(limit=12)))
+    return server, listener
+
+
 def test_a_mistake_in_who_is_to_blame_for_an_engines_death_leaves_nobody_without_an_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They waited for the one that was gone, for ever, and others were served."""
-    server = SimulatedServer(SIZE)
-    listener = RecordingListener(server)
-    listener.send(start(params=SHORT, credit=Credit(limit=12)))
+    server, listener = with_a_short_stream()
     listener.hear_token()
     with monkeypatch.context() as patch:
         patch.setattr(EngineRecovery, "engine_died", lambda *asked: 1 // 0)
@@ -673,9 +678,7 @@ def test_a_mistake_in_who_is_to_blame_for_an_engines_death_leaves_nobody_without
 def test_a_mistake_behind_a_streams_end_keeps_it_from_nobody_who_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = SimulatedServer(SIZE)
-    listener = RecordingListener(server)
-    listener.send(start(params=SHORT, credit=Credit(limit=12)))
+    server, listener = with_a_short_stream()
     monkeypatch.setattr(server.counts, "finished", lambda stream, now: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         rest(server)

@@ -77,6 +77,15 @@ async def until_idle() -> None:
         await asyncio.sleep(0)
 
 
+async def begun_in_paris(tool: Callable[..., object]) -> Read:
+    """A run whose reader has read a call of the tool's, that is at work."""
+    late = Read(midstream.Agent(tools=[tool]))
+    late.call(PARIS)
+    late.read()
+    await until_idle()
+    return late
+
+
 async def test_what_came_of_a_call_that_was_changed_is_no_result_of_what_it_is_now() -> None:
     gates = {"Paris": asyncio.Event(), "Rome": asyncio.Event()}
     begun: list[str] = []
@@ -86,10 +95,7 @@ async def test_what_came_of_a_call_that_was_changed_is_no_result_of_what_it_is_n
         await gates[city].wait()
         return f"mild in {city}"
 
-    late = Read(midstream.Agent(tools=[weather]))
-    late.call(PARIS)
-    late.read()
-    await until_idle()
+    late = await begun_in_paris(weather)
     late.take_back()
     late.call(ROME)
     gates["Paris"].set()
@@ -109,10 +115,7 @@ async def test_what_stands_again_as_it_was_is_begun_again() -> None:
         await next(calls).wait()
         return f"mild in {city}"
 
-    late = Read(midstream.Agent(tools=[weather]))
-    late.call(PARIS)
-    late.read()
-    await until_idle()
+    late = await begun_in_paris(weather)
     late.take_back()
     gates[0].set()
     await until_idle()
