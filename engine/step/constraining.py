@@ -26,7 +26,8 @@ from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.patience import MOST_S, Patience
 from engine.structure.constraint import Constraint
-from engine.structure.matcher import ALLOWED, GrammarError
+from engine.structure.mask import ALLOWED, without
+from engine.structure.matcher import GrammarError
 from engine.structure.matcher_memory import MatcherMemory
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import Worker
@@ -295,13 +296,13 @@ class Constraining:
         if _ANY not in mask:
             raise GrammarError("The grammar leaves nothing that could come next.")
         if banned := sequence.banned_at(index):
-            mask = _without(mask, banned)
+            mask = without(mask, banned)
             if _ANY not in mask:
                 raise GrammarError(
                     f"The grammar leaves nothing but what a guard has banned at token {index}."
                 )
         if index < sequence.sampling.min_tokens:
-            mask = _without(mask, self._vocabulary.ends)
+            mask = without(mask, self._vocabulary.ends)
             if _ANY not in mask:
                 least = sequence.sampling.min_tokens
                 raise GrammarError(
@@ -356,13 +357,6 @@ def _forces(sequence: Sequence) -> bool:
 
 def _sources(grammar: api.Grammar | None) -> tuple[str | None, str | None]:
     return (None, None) if grammar is None else (grammar.source, grammar.later)
-
-
-def _without(mask: bytes, tokens: Iterable[int]) -> bytes:
-    allowed = bytearray(mask)
-    for token in tokens:
-        allowed[token] = 0
-    return bytes(allowed)
 
 
 def _constraint(sequence: Sequence) -> Constraint:

@@ -10,10 +10,11 @@ It knows no token but bytes, and no stream.
 from __future__ import annotations
 
 import functools
+import json
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from engine.foresight.source import is_foreseen, without_forcing
+from engine.structure.mask import ALLOWED
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 
 # Of a lexer's work in one step, in expressions: some 2 ms of it, and 30. A mask takes the most, and others
@@ -21,6 +22,7 @@ from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 FIRST_FUEL, MOST_FUEL = 50_000, 800_000
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
+NO_FORCING = '\n%llguidance {"no_forcing": true}'
 
 
 def limits(lexer_states: int, width: int, fuel: int) -> LLParserLimits:
@@ -43,9 +45,23 @@ def matcher_of(
     fuel: int = MOST_FUEL,
 ) -> LLMatcher:
     """At the grammar's beginning. What is wrong is in its `get_error()`. `width`: items in a row of its
-    parser. What must come next it follows with each mask, all at once, where that is known to be little."""
-    asked = source if is_foreseen(source) else without_forcing(source)
-    return LLMatcher(tokenizer, asked, log_level=0, limits=limits(lexer_states, width, fuel))
+    parser."""
+    limited = limits(lexer_states, width, fuel)
+    return LLMatcher(tokenizer, _without_forcing(source), log_level=0, limits=limited)
+
+
+def _without_forcing(source: str) -> str:
+    """The same grammar, of which the library follows nothing before it has come: what must come next may be
+    much, and without end, and nothing limits that (`forced_text.py`)."""
+    try:
+        first, *others = json.loads(source)["grammars"]
+    except (LookupError, RecursionError, TypeError, ValueError):
+        return source + NO_FORCING  # a text of Lark's, if it is any grammar
+    if "lark_grammar" in first:
+        first["lark_grammar"] += NO_FORCING  # the last of several counts
+        return json.dumps({"grammars": [first, *others]})
+    whole = {"lark_grammar": f"start: @whole{NO_FORCING}"}
+    return json.dumps({"grammars": [whole, {**first, "name": "whole"}]})
 
 
 def failed_matcher() -> LLMatcher:
@@ -66,20 +82,32 @@ def needs_more_fuel(matcher: LLMatcher) -> bool:
     return matcher.is_error() and "too many expressions" in matcher.get_error()
 
 
+def stopped_at_a_token(matcher: LLMatcher) -> bool:
+    """Which may not come, or in whose midst it lacked something: it says the same of both."""
+    return matcher.is_error() and "doesn't satisfy the grammar" in matcher.get_error()
+
+
 def problem_of(source: str) -> str:
     """Why a grammar cannot be followed, or nothing: it is compiled, over bytes, and its first step taken."""
     matcher = matcher_of(source, _bytes())
     if not matcher.is_error():
-        allowed = matcher.compute_logit_bias()
-        first = len(allowed) - len(allowed.lstrip(b"\0"))
-        if first < len(allowed):  # only then it says how wide a row would be
+        first = matcher.compute_logit_bias().find(ALLOWED)
+        if first >= 0:  # only then it says how wide a row would be
             matcher.consume_token(first)
     return reason_of(matcher) if matcher.is_error() else ""
 
 
-def ahead(matcher: LLMatcher) -> int:
-    """Bytes that must come next, which it has followed already, with a mask: for what is foreseen alone."""
-    return 0 if matcher.is_error() else len(matcher.compute_ff_bytes())
+def gone_back(fresh: LLMatcher) -> LLMatcher:
+    """A copy that followed one token, and went back: what it lacks for that the other does as well."""
+    tried = fresh.deep_copy()
+    tried.consume_token(tried.compute_logit_bias().find(ALLOWED))
+    tried.rollback(1)
+    return tried
+
+
+def goes_back(tried: LLMatcher) -> bool:
+    """Whether it could: grammars that count tokens, or stop at a text, the library follows forward alone."""
+    return "rollback not supported" not in tried.get_error()
 
 
 def reason_of(matcher: LLMatcher) -> str:

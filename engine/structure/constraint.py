@@ -155,15 +155,17 @@ class Constraint:
         self._submitted = True
 
         def follow() -> None:
-            compiled, began = self._matcher is not None, time.thread_time()
+            matcher, began = self._matcher, time.thread_time()
+            made = 0 if matcher is None else matcher.masks_made
             try:
                 self._follow(changes, outlook)
             except BaseException as error:  # noqa: BLE001 - it ends its own stream
                 outlook.fail(error)
             self.took_s = time.thread_time() - began
-            long_s = LONG_S * (1 + len(outlook.masks_ahead))
-            elsewhere = self._matcher is not None and self._matcher.takes_long  # in the library's thread
-            self.slow = compiled and (self.slow or self.took_s > long_s or elsewhere)
+            if matcher is not None:  # and it was compiled before
+                long_s = LONG_S * max(1, matcher.masks_made - made)
+                elsewhere = matcher.takes_long  # in the library's thread
+                self.slow = self.slow or self.took_s > long_s or elsewhere
             outlook.known = True
 
         return follow
@@ -177,5 +179,5 @@ class Constraint:
             if change(self._matcher) is False:
                 outlook.fits = False
         outlook.mask = self._matcher.mask()
-        outlook.forced = self._matcher.forced(outlook.mask)
+        outlook.forced = self._matcher.forced()
         outlook.masks_ahead = self._matcher.masks_ahead()

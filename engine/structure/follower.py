@@ -31,6 +31,7 @@ class Follower:
 
     def __init__(self) -> None:
         self.takes_long = False  # as the last token did
+        self.asks_first = False  # which tokens may come: only then the library has as much work to do again
         self._given_up = False
 
     def give_up(self) -> None:
@@ -49,6 +50,8 @@ class Follower:
     def _follow(self, matcher: LLMatcher, token: int) -> bool:
         give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
         self.check()
+        if self.asks_first:
+            matcher.compute_logit_bias()
         if self.takes_long:
             began_s = time.perf_counter()
             followed = _library.follow(matcher, token)

@@ -17,24 +17,26 @@ from typing import TypeVar
 
 from llguidance import LLMatcher
 
-from engine.foresight.source import is_foreseen
 from engine.structure.compiler import (
     FIRST_FUEL,
     MOST_FUEL,
-    ahead,
+    goes_back,
+    gone_back,
     matcher_of,
     needs_more_fuel,
     needs_more_states,
     needs_wider_rows,
     reason_of,
+    stopped_at_a_token,
 )
 from engine.structure.follower import Follower
+from engine.structure.forced_text import ForcedText
+from engine.structure.mask import ALLOWED, allowed, alone
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemory, MemoryShare
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import take_long
 
-ALLOWED = 200  # a mask's byte of a token that may come
-MOST_FORCED = 1024  # bytes whose tokens are asked for: meanwhile nobody else has the interpreter, for 0.5 ms
+MOST_FORCED = 128  # bytes that are looked for at once, each in some 10 microseconds
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
     "them have ended."
@@ -75,14 +77,15 @@ class Matcher:
         self._vocabulary = vocabulary
         self._ends = vocabulary.ends
         self._sources = (source, later or source)
-        self._foreseen = (is_foreseen(source), is_foreseen(later or source))
         self._follower = follower or Follower()
         self._fuel = FIRST_FUEL
-        self._goes_back = True  # until it has turned out that the library cannot
         self._fresh: dict[str, LLMatcher] = {}
+        self._forward_alone = set[str]()  # sources
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
         self._drafts: tuple[int, ...] = ()
+        self._forced: list[int] = []  # the tokens that must come next, as far as they were looked for
+        self.masks_made = 0
         self._begun(source)
 
     @property
@@ -91,27 +94,36 @@ class Matcher:
         return self._follower.takes_long
 
     def _begun(self, source: str) -> LLMatcher:
-        fresh = self._fresh.get(source)
-        while fresh is None or self._lacks(fresh):
-            if fresh is not None:
-                self._grow(fresh)
-            share = self._share
-            take_long()
-            self._follower.check()
-            fresh = matcher_of(source, self._vocabulary.tokenizer, share.states, share.width, self._fuel)
-        self._fresh[source] = fresh
+        if source in self._fresh:
+            return self._fresh[source]
+        fresh, tried = self._compiled(source)
+        while self._lacks(tried):
+            self._grow(tried)
+            fresh, tried = self._compiled(source)
         self._check(fresh)
+        self._fresh[source] = fresh
+        if not goes_back(tried):
+            self._forward_alone.add(source)
         return fresh
+
+    def _compiled(self, source: str) -> tuple[LLMatcher, LLMatcher]:
+        """At its beginning; and so it was tried."""
+        share = self._share
+        take_long()
+        self._follower.check()
+        fresh = matcher_of(source, self._vocabulary.tokenizer, share.states, share.width, self._fuel)
+        return fresh, fresh if fresh.is_error() else gone_back(fresh)
 
     def _grow(self, matcher: LLMatcher) -> None:
         """Have more of what it lacks, and follow anew from the beginning."""
-        if needs_more_fuel(matcher):
-            self._fuel *= 2
-            self._follower.takes_long = True
-        else:
+        if needs_more_states(matcher) or needs_wider_rows(matcher):
             more = self._share.add_states if needs_more_states(matcher) else self._share.widen
             if not more() or not self._share.follow(self._runs[-1].text_bytes):
                 raise GrammarError(NO_ROOM)
+        else:
+            if needs_more_fuel(matcher):
+                self._fuel = min(2 * self._fuel, MOST_FUEL)
+            self._follower.takes_long = self._follower.asks_first = True
         self._fresh.clear()
         self._followed = None
 
@@ -130,10 +142,6 @@ class Matcher:
     def _source(self) -> str:
         return self._sources[len(self._runs) > 1]
 
-    @property
-    def _is_foreseen(self) -> bool:
-        return self._foreseen[len(self._runs) > 1]
-
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
         """Again, where it takes more to answer."""
         while True:
@@ -151,7 +159,9 @@ class Matcher:
             return True
         if width < MOST_WIDTH and needs_wider_rows(matcher):
             return True
-        return self._fuel < MOST_FUEL and needs_more_fuel(matcher)
+        if not self._follower.asks_first and stopped_at_a_token(matcher):
+            return True
+        return (self._fuel < MOST_FUEL or not self._follower.asks_first) and needs_more_fuel(matcher)
 
     def accept(self, tokens: list[int]) -> None:
         run = self._runs[-1]
@@ -162,10 +172,13 @@ class Matcher:
         if inside < len(tokens) and not run.behind_end and not self._matcher.is_accepting():
             raise GrammarError("The grammar may not end where the stream did.")
         run.behind_end += len(tokens) - inside
+        if run.behind_end:
+            self._forced = []
 
     def _consume(self, token: int) -> None:
         if not self._ask(lambda matcher: self._follower.follow(matcher, (token,))):
             raise self._error(self._matcher)
+        self._forced = _behind(self._forced, token)
         self._runs[-1].text_bytes += self._length_of([token])
         if not self._share.follow(self._runs[-1].text_bytes):
             raise GrammarError(NO_ROOM)
@@ -201,13 +214,15 @@ class Matcher:
         return fits
 
     def _try(self, matcher: LLMatcher, token: int) -> bool:
-        """Follow it if it may come."""
-        if self._follower.takes_long:  # where it may not there would be an error, which stays
-            return matcher.compute_logit_bias()[token] == ALLOWED and self._follower.follow(matcher, (token,))
-        return bool(matcher.validate_tokens([token])) and self._follower.follow(matcher, (token,))
+        """Follow it if it may come: where it may not there would be an error, which stays."""
+        known = not self._follower.takes_long and matcher.validate_tokens([token])
+        if not known and matcher.compute_logit_bias()[token] != ALLOWED:  # it also says what it lacks
+            return False
+        return self._follower.follow(matcher, (token,))
 
     def back(self, count: int) -> None:
         """The last tokens of this run are void."""
+        self._forced = []
         run = self._runs[-1]
         behind = min(count, run.behind_end)
         run.behind_end -= behind
@@ -216,37 +231,69 @@ class Matcher:
             del run.inside[behind - count :]
             self._go_back(count - behind)
 
+    @property
+    def _goes_back(self) -> bool:
+        """And not by following anew."""
+        return self._source not in self._forward_alone
+
     def _go_back(self, count: int) -> None:
-        """Grammars that count tokens, or stop at a text, the library follows forward alone: anew, then."""
         if count and self._followed is not None and not self._followed.rollback(count):
-            self._followed, self._goes_back = None, False
+            self._followed = None
 
     def begin_anew(self) -> None:
         self._runs.append(_Run())
-        self._followed = None
+        self._followed, self._forced = None, []
 
     def drop_run(self) -> None:
         """It goes on where the run before stopped."""
         self._runs.pop()
-        self._followed = None
+        self._followed, self._forced = None, []
 
     def mask(self) -> bytes | None:
-        """A byte for each token: whether it may come next. None where nothing is asked."""
-        run = self._runs[-1]
-        if run.behind_end:
+        """Which tokens may come next: where one must, that alone. None where nothing is asked."""
+        if self._runs[-1].behind_end:
             return None
-        mask = self._ask(lambda matcher: matcher.compute_logit_bias())
-        self._check(self._matcher)
-        self._look_ahead(self._matcher)
-        return mask
+        if not self._forced:
+            mask, forced = self._ask(lambda matcher: self._look(matcher, self._runs[-1].inside))
+            self._check(self._matcher)
+            self._forced = forced
+            return mask
+        return alone(self._forced[0], self._vocabulary.tokenizer.vocab_size)
 
-    def _look_ahead(self, matcher: LLMatcher) -> None:
-        """What must come next is followed with a mask, and stays in its memory, where the library follows any
-        of it. Raises GrammarError."""
-        if not self._is_foreseen:
-            return
-        if not self._share.look_ahead(ahead(matcher)):
-            raise GrammarError(NO_ROOM)
+    def forced(self) -> list[int]:
+        """The tokens that must come next, as the mask has found: a first, and what follows of itself."""
+        return list(self._forced)
+
+    def _look(self, matcher: LLMatcher, before: Several[int]) -> tuple[bytes, list[int]]:
+        """Which may come next, and which must, behind these. Where that is the beginning of a longer way,
+        the mask is of it alone: otherwise what comes would depend on whether it is waited for."""
+        mask = self._mask(matcher)
+        forced = [] if matcher.is_error() else self._tokens_ahead(matcher, mask, before)
+        if forced:
+            return alone(forced[0], len(mask)), forced
+        only = allowed(mask, 2)
+        return mask, only if len(only) == 1 else []
+
+    def _tokens_ahead(self, matcher: LLMatcher, mask: bytes, before: Several[int]) -> list[int]:
+        """That must come, and are not known by the mask alone. Where the library cannot go on along their
+        way, those up to there."""
+        text, followed = ForcedText(self._vocabulary), 0
+        while self._goes_back and len(text) < MOST_FORCED and not matcher.is_error():
+            token = text.go_on(mask)
+            if token is None:
+                break
+            followed += 1
+            if self._follower.follow(matcher, (token,)):
+                mask = self._mask(matcher)
+        if matcher.is_error():
+            self._followed = None
+        else:
+            self._go_back(followed)
+        return text.tokens(before)
+
+    def _mask(self, matcher: LLMatcher) -> bytes:
+        self.masks_made += 1
+        return matcher.compute_logit_bias()
 
     def expect(self, drafts: tuple[int, ...]) -> None:
         """These may come next: the masks behind each are asked for."""
@@ -261,37 +308,21 @@ class Matcher:
             return [None] * len(drafts)
         if not self._goes_back:
             return []
-        matcher = self._matcher
+        matcher, forced = self._matcher, self._forced
         masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
             if not self._try(matcher, draft):
                 break
-            masks.append(matcher.compute_logit_bias())
-            try:
-                self._look_ahead(matcher)
-            except GrammarError:  # which is for the token that comes to it
-                self._followed = None
-                return masks[:-1]
+            mask, found = self._look(matcher, (draft,))
+            forced = _behind(forced, draft) or found
+            masks.append(alone(forced[0], len(mask)) if forced else mask)
+            if matcher.is_error():
+                break
         if matcher.is_error():
             self._followed = None
             return masks[:-1]
         self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))
-
-    def forced(self, mask: bytes | None) -> list[int]:
-        """The tokens that must come next, where the mask leaves one: that, and what follows of itself.
-
-        To ask for those keeps the interpreter for as long as it takes: nobody asks where there is a choice,
-        nor where they are many, or may be endless. What the bytes are the mask has found.
-        """
-        only = -1 if mask is None else mask.find(ALLOWED)
-        if mask is None or only < 0 or mask.find(ALLOWED, only + 1) >= 0:
-            return []
-        if not self._is_foreseen or ahead(self._matcher) > MOST_FORCED:
-            return [only]
-        tokens = self._ask(lambda matcher: matcher.compute_ff_tokens())
-        self._check(self._matcher)
-        return tokens or [only]
 
     def _until_end(self, tokens: Several[int]) -> int:
         return next((at for at, token in enumerate(tokens) if token in self._ends), len(tokens))
@@ -302,3 +333,8 @@ class Matcher:
 
     def _error(self, matcher: LLMatcher) -> GrammarError:
         return GrammarError(f"The grammar cannot be followed any further: {reason_of(matcher)}.")
+
+
+def _behind(forced: list[int], token: int) -> list[int]:
+    """What must still come, where this came."""
+    return forced[1:] if forced[:1] == [token] else []

@@ -2,8 +2,7 @@
 
 It is counted in states of their lexers, of some 1.5 KB. What a parser keeps is a row for each byte that it
 followed, at most, of as many items as it may have: for those it is counted as if all rows were as wide as the
-widest may be. What must come next is followed before it has come: of each of those bytes there may be a state
-that is none of those which are limited, and the expression that it stands for.
+widest may be.
 
 Most grammars need a few dozen states, and a dozen items in a row. So every matcher has the first for nothing,
 and one that needs more is given twice as many, while there is room: for a tenant a half of it, however many
@@ -22,8 +21,6 @@ MOST_WIDTH = 1280  # items in a row: as many as a choice may have, and tools bes
 STATE_BYTES = 1500
 ITEMS_A_STATE = 150
 TEXT_BYTES = 256  # more of a text that there are to be rows for, each time that it has come so far
-FIRST_AHEAD = 2 << 10  # bytes that must come next
-AHEAD_BYTES = 320  # that one of those takes
 ROOM = 16 * MOST_STATES  # of all together, beside their first
 
 
@@ -36,13 +33,11 @@ class MemoryShare:
         self.states = FIRST_STATES
         self.width = FIRST_WIDTH
         self.text_bytes = 0  # that there may be rows for, where they may be wider than the first
-        self.ahead = FIRST_AHEAD
 
     @property
     def beyond_first(self) -> int:
         rows = (self.width - FIRST_WIDTH) * self.text_bytes // ITEMS_A_STATE
-        ahead = (self.ahead - FIRST_AHEAD) * AHEAD_BYTES // STATE_BYTES
-        return self.states - FIRST_STATES + rows + ahead
+        return self.states - FIRST_STATES + rows
 
     def add_states(self) -> bool:
         """Have twice as many states; False where there is no room."""
@@ -57,10 +52,6 @@ class MemoryShare:
         if self.width == FIRST_WIDTH or text_bytes <= self.text_bytes:
             return True
         return self._memory.give(self, text_bytes=text_bytes - text_bytes % TEXT_BYTES + TEXT_BYTES)
-
-    def look_ahead(self, text_bytes: int) -> bool:
-        """Have followed so much that must come next; False where there is no room."""
-        return text_bytes <= self.ahead or self._memory.give(self, ahead=text_bytes)
 
 
 class MatcherMemory:

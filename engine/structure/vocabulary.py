@@ -27,6 +27,16 @@ class Vocabulary:
     def __init__(self, tokenizer: LLTokenizer, ends: frozenset[int]) -> None:
         self.tokenizer = tokenizer
         self.ends = ends  # tokens that end a text
+        self._texts: dict[int, bytes | None] = {}  # of those that were asked for
+
+    def text_of(self, token: int) -> bytes | None:
+        """None of one that is no text."""
+        try:
+            return self._texts[token]
+        except KeyError:
+            is_text = token not in self.ends and not self.tokenizer.is_special_token(token)
+            text = self._texts[token] = self.tokenizer.decode_bytes([token]) if is_text else None
+            return text
 
 
 def read_vocabulary(folder: Path, size: int, ends: Iterable[int]) -> Vocabulary | None:

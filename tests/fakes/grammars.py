@@ -6,7 +6,8 @@ import random
 from typing import Any
 
 from engine import api
-from engine.structure.matcher import ALLOWED, Matcher
+from engine.structure.mask import ALLOWED
+from engine.structure.matcher import Matcher
 from engine.structure.vocabulary import Vocabulary
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of

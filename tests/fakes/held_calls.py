@@ -8,7 +8,8 @@ from typing import Any
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
-from engine.structure.matcher import ALLOWED, Matcher
+from engine.structure.mask import ALLOWED
+from engine.structure.matcher import Matcher
 from engine.structure.vocabulary import Vocabulary
 from realtime.text.grammar import source_of_lark
 from realtime.tools.call_grammar import CallGrammar, HeldTool

@@ -40,8 +40,8 @@ def test_a_matcher_that_went_back_is_as_one_that_never_went_on(
         del tokens[len(tokens) - back :]
         fresh = Matcher(source, toy_vocabulary())
         fresh.accept(tokens)
-        mask = fresh.mask()
-        assert (matcher.mask(), matcher.forced(mask)) == (mask, fresh.forced(mask))
+        assert matcher.mask() == fresh.mask()
+        assert fresh.forced()[: len(matcher.forced())] == matcher.forced(), "it may have looked before"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from engine.structure import follower
 from engine.structure import matcher as matcher_module
 from engine.structure.checker import TOO_LONG, Checker, NoAnswerError
 from engine.structure.compiler import matcher_of
-from engine.structure.matcher import ALLOWED, Matcher
+from engine.structure.mask import ALLOWED
+from engine.structure.matcher import Matcher
 from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import MAX_CHOICES, Grammar
 from realtime.refusal import Refusal
@@ -370,6 +371,11 @@ def test_an_expression_whose_masks_take_much_work_is_followed_from_wherever_it_i
     fresh = Matcher(source_of(grammar), vocabulary)
     fresh.accept(text)
     assert fresh.mask() == matcher.mask(), "though nothing of its work was done in masks before"
+    begun = Matcher(source_of(grammar), vocabulary)
+    begun.mask()
+    assert begun.fits(text)
+    begun.accept(text)
+    assert begun.mask() == matcher.mask(), "nor by the one that it had"
 
 
 def test_what_does_not_fit_for_what_it_would_take_leaves_nothing_behind() -> None:
@@ -431,7 +437,7 @@ def test_a_choice_that_spells_a_token_of_the_models_is_text(spelt: str, tmp_path
     assert vocabulary is not None
     matcher, written = Matcher(source_of(Grammar(choice=[f"a{spelt}b"])), vocabulary), list[int]()
     while (mask := matcher.mask()) is not None and mask[end] != ALLOWED:
-        tokens = matcher.forced(mask) or [mask.index(ALLOWED)]
+        tokens = matcher.forced() or [mask.index(ALLOWED)]
         matcher.accept(tokens)
         written += tokens
     assert b"".join(map(byte_level().token_bytes, written)).decode() == f"a{spelt}b"
@@ -448,7 +454,7 @@ def test_nothing_is_forced_that_the_model_has_no_weights_for(tmp_path: Path) -> 
     matcher, written = Matcher(source_of(Grammar(choice=["a lazy dog"])), vocabulary), list[int]()
     while (mask := matcher.mask()) is not None and mask[end] != ALLOWED:
         assert len(mask) == size
-        tokens = matcher.forced(mask) or [mask.index(ALLOWED)]
+        tokens = matcher.forced() or [mask.index(ALLOWED)]
         matcher.accept(tokens)
         written += tokens
     assert b"".join(map(byte_level().token_bytes, written)).decode() == "a lazy dog"

@@ -88,8 +88,8 @@ def test_what_is_forced_stays_within_credit_and_max_tokens() -> None:
     assert driver.told[1].finish == api.Finish("length")
 
 
-def test_of_very_much_that_is_forced_a_token_at_a_time_is_taken_and_it_is_the_same() -> None:
-    written = f"(ab cd ef ){{{MOST_FORCED // 9 + 10}}}"
+def test_very_much_that_is_forced_comes_in_pieces_and_is_the_same() -> None:
+    written = f"(ab cd ef ){{{MOST_FORCED // 2}}}"
     driver, sampled = new(), new()
     driver.settle(api.Submit(1, PROMPT, regex(written, max_tokens=2000), 2000))
     unforced = regex(written, grammar=told(Grammar(regex=written), force=False), max_tokens=2000)
@@ -97,8 +97,8 @@ def test_of_very_much_that_is_forced_a_token_at_a_time_is_taken_and_it_is_the_sa
     assert driver.told[1].tokens == sampled.told[1].tokens
     assert driver.told[1].finish == api.Finish("eos")
     at_once = [news.forced for output in driver.outputs for news in output.news if news.forced]
-    assert max(at_once[:10]) <= 2, "one before a step, and one in it"
-    assert 100 < max(at_once) <= MOST_FORCED + 1, "and the rest with its end, once it is little"
+    assert len(at_once) > 3
+    assert max(at_once) <= 2 * MOST_FORCED, "a piece before a step, and one in it"
 
 
 def test_logprobs_of_many_tokens_that_are_forced_at_once_are_put_behind_those_before() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.sampling.masks import forbid
-from engine.structure.matcher import ALLOWED
+from engine.structure.mask import ALLOWED
 from tests.fakes.device_waits import NoDeviceWaits
 
 VOCAB = 20

@@ -6,11 +6,10 @@ import gc
 
 import pytest
 
-from engine.foresight.source import MOST_AHEAD, is_foreseen
 from engine.structure import matcher_memory
-from engine.structure.compiler import matcher_of, problem_of
-from engine.structure.matcher import GrammarError, Matcher
-from engine.structure.matcher_memory import AHEAD_BYTES, FIRST_STATES, MOST_STATES, STATE_BYTES, MatcherMemory
+from engine.structure.compiler import problem_of
+from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
+from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, MOST_WIDTH, STATE_BYTES, MatcherMemory
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
 from tests.fakes.small_tokenizers import toy_vocabulary
@@ -101,49 +100,6 @@ def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream()
     other.accept([*b"abab"])
 
 
-def test_what_must_come_next_is_counted_before_it_has_come() -> None:
-    memory = MatcherMemory()
-    few, many = (source_of(Grammar(json_schema={"const": "x" * count})) for count in (2_000, 40_000))
-    matcher = Matcher(few, toy_vocabulary(), share=memory.share(7))
-    matcher.mask()
-    assert memory.taken() == 0, "most need no more than the first"
-    matcher = Matcher(many, toy_vocabulary(), share=memory.share(7))
-    matcher.mask()
-    whole = memory.taken(7)
-    assert whole * STATE_BYTES > 40_000 * 250
-    matcher.accept([*b'"xxx'])
-    matcher.mask()
-    assert memory.taken(7) == whole, "it keeps what it followed"
-    del matcher
-    gc.collect()
-    assert memory.taken() == 0
-
-
-def test_what_must_come_next_and_is_more_than_a_tenant_may_have_ends_its_own_stream() -> None:
-    memory = MatcherMemory(room=20_000)
-    source = source_of(Grammar(json_schema={"const": "x" * 40_000}))
-    one, two, other = (Matcher(source, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 1, 2))
-    one.mask()
-    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
-        two.mask()
-    other.mask()
-    assert memory.taken(1) == memory.taken(2) <= 10_000
-
-
-def test_the_levels_that_are_to_be_closed_are_counted_before_they_are() -> None:
-    """Of all that is forced these alone are not known by the grammar."""
-    memory = MatcherMemory()
-    source = source_of(Grammar(lark='start: level\nlevel: "(" level ", and)" | "x"'))
-    assert is_foreseen(source)
-    matcher = Matcher(source, toy_vocabulary(), share=memory.share())
-    matcher.accept([*b"(" * 4_000 + b"x"])
-    mask = matcher.mask()
-    assert len(matcher.forced(mask)) == 1, "of much only the first is asked for"
-    assert 0 < memory.taken() <= MOST_AHEAD * AHEAD_BYTES // STATE_BYTES
-    matcher.accept([*b", and)" * 4_000])
-    assert matcher.fits(sorted(toy_vocabulary().ends))
-
-
 # What forces very much, or without end, behind choices: each with a beginning, and what it goes on with.
 HIDDEN: dict[str, tuple[Grammar, bytes, bytes]] = {
     "a rule, many times": (
@@ -176,18 +132,21 @@ HIDDEN: dict[str, tuple[Grammar, bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_what_may_force_very_much_is_followed_as_it_comes(name: str) -> None:
+def test_of_what_may_force_very_much_a_little_is_looked_for_at_once(name: str) -> None:
     grammar, begun, forced = HIDDEN[name]
     memory, source = MatcherMemory(), source_of(grammar)
-    assert not is_foreseen(source)
     assert problem_of(source) == ""
     matcher = Matcher(source, toy_vocabulary(), share=memory.share(7))
     matcher.accept([*begun])
-    for byte in forced:
-        mask = matcher.mask()
-        assert matcher.forced(mask) == [byte]
-        matcher.accept([byte])
-    assert memory.taken() <= FIRST_STATES, "of the text that came"
+    came = b""
+    while len(came) < len(forced):
+        matcher.mask()
+        at_once = bytes(matcher.forced())
+        assert len(at_once) == MOST_FORCED
+        matcher.accept([*at_once])
+        came += at_once
+    assert came.startswith(forced)
+    assert memory.taken() < 4 * FIRST_STATES, "for the text that came"
 
 
 @pytest.mark.parametrize("width", [8, 64, 500])
@@ -200,10 +159,12 @@ def test_a_mask_is_the_same_however_narrow_the_rows_were_at_first(
     plain = source_of(Grammar(json_schema=schema))
     choices = source_of(Grammar(choice=[f"{number} and more" for number in range(300)]))
     for source, text in ((plain, b'{"p3":1,"p7":22,"p40":3}'), (choices, b"117 and"), (alike(200), b"abab")):
-        wide = matcher_of(source, toy_vocabulary().tokenizer)
+        monkeypatch.setattr(matcher_memory, "FIRST_WIDTH", MOST_WIDTH)
+        wide = Matcher(source, toy_vocabulary())
         monkeypatch.setattr(matcher_memory, "FIRST_WIDTH", width)
         matcher = Matcher(source, toy_vocabulary())
         for token in text:
-            assert matcher.mask() == wide.compute_logit_bias()
+            assert matcher.mask() == wide.mask()
+            assert matcher.forced() == wide.forced()
             matcher.accept([token])
-            assert wide.consume_token(token)
+            wide.accept([token])
