@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
-from sys import getsizeof
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -31,9 +30,9 @@ from realtime.hub import free_values
 from realtime.hub.output_rules import output_rules
 from realtime.refusal import Refusal
 from realtime.stream.context import Context
-from realtime.stream.memory import TOKEN_ID_BYTES, grammar_length, params_bytes, value_bytes
 from realtime.stream.params import resolved
 from realtime.stream.past import begun
+from realtime.stream.weights import grammar_length
 from realtime.text import grammar
 from realtime.text.chat_template import NotBriefError, TextError
 from realtime.text.decoded_turn import Turns
@@ -52,8 +51,6 @@ GUARD_CHARACTER = 500  # and so guards, each character of their expressions; few
 PAST_TOKEN, PAST_STEP, PAST_TURNS = 16, 250, 4000
 PAST_BIAS, PAST_STOP_CHARACTER, PAST_GRAMMAR_CHARACTER = 10, 60, 25
 MESSAGE = 32  # a message, beside what it says: a template has its words around it
-# Of what is no text.
-FRAME_BYTES, ADJUST_BYTES, MESSAGE_BYTES, PART_BYTES, CALL_BYTES = 200, 280, 50, 50, 400
 TOOLS_LIMIT = 128 << 10  # characters of all of a stream's tools, as JSON
 MOST_SIGNS = 128 << 10  # outside of strings, in a call's arguments: some 10 ms
 
@@ -200,62 +197,6 @@ def brings_text(frame: StreamFrame) -> bool:
 def stops(frame: StreamFrame) -> bool:
     """Whether it asks for less, and not for more."""
     return isinstance(frame, protocol.Pause | protocol.Cancel)
-
-
-def weight(frame: StreamFrame) -> int:
-    """About how many bytes a frame takes while it waits: all that it has, be it what it cannot have, which is
-    found when its turn comes."""
-    match frame:
-        case protocol.Start():
-            return FRAME_BYTES + _start_bytes(frame)
-        case protocol.Inject():
-            return _put_in_bytes(frame)
-        case protocol.ToolResult(content=content, error=error):
-            told = Message(role="tool", content=content)
-            return FRAME_BYTES + _message_bytes(told) + getsizeof(error)
-        case protocol.Amend(arguments=str() as text):
-            return FRAME_BYTES + getsizeof(text)
-        case protocol.Amend(arguments=arguments):
-            return FRAME_BYTES + value_bytes(arguments)
-        case protocol.Adjust(params=params):
-            return FRAME_BYTES + params_bytes(params)
-    return FRAME_BYTES
-
-
-def _start_bytes(start: protocol.Start) -> int:
-    size = params_bytes(start.params) + getsizeof(start.model)
-    if isinstance(start.prompt, list):
-        size += TOKEN_ID_BYTES * len(start.prompt)
-    else:
-        size += getsizeof(start.prompt)
-    size += sum(map(_message_bytes, start.messages or ()))
-    if start.tools:
-        size += value_bytes(start.tools)
-    if isinstance(start.approvals, list):
-        size += sum(map(getsizeof, start.approvals))
-    return size if start.past is None else size + _past_bytes(start.past)
-
-
-def _past_bytes(past: Past) -> int:
-    adjusts = [step.params for step in past.steering if isinstance(step, PastAdjust)]
-    size = ADJUST_BYTES * len(adjusts) + sum(map(params_bytes, adjusts))
-    size += TOKEN_ID_BYTES * len(past.tokens) + sum(map(_put_in_bytes, _put_in(past)))
-    return size + sum(map(getsizeof, past.call_ids))
-
-
-def _put_in_bytes(inject: protocol.Inject | PastInject) -> int:
-    size = FRAME_BYTES + TOKEN_ID_BYTES * len(inject.tokens or ())
-    size += sum(map(_message_bytes, inject.messages or ()))
-    return size if inject.text is None else size + getsizeof(inject.text)
-
-
-def _message_bytes(message: Message) -> int:
-    size = MESSAGE_BYTES + getsizeof(message.name) + getsizeof(message.reasoning_content)
-    texts = message.texts
-    size += PART_BYTES * len(texts) + sum(map(getsizeof, texts))
-    for call in message.tool_calls or ():
-        size += CALL_BYTES + getsizeof(call.function.arguments)
-    return size
 
 
 def estimated_tokens(frame: StreamFrame) -> int:

@@ -31,7 +31,6 @@ from realtime.hub.frame_tokenizing import (
     text_length,
     tokenize,
     tokenize_of_known,
-    weight,
 )
 from realtime.hub.listener import Listener, Payer
 from realtime.hub.ruled_turns import ruled
@@ -40,6 +39,7 @@ from realtime.hub.stream_key import StreamKey, forked_by
 from realtime.hub.tokenizing_pool import TokenizingPool
 from realtime.hub.waiting_frames import WaitingFrames
 from realtime.refusal import Refusal
+from realtime.stream.weights import weight
 from realtime.tenants.quota import Quotas
 from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from midstream.protocol import Error, Final, FinishReason
 from realtime.stream.memory import CANCEL_REPLY_BYTES
 from realtime.stream.pending_commands import PendingCommand, SendReply
+from realtime.stream.weights import text_bytes
 
 End = tuple[FinishReason, str | None]  # why it ended, and what exactly ended it
 
@@ -16,6 +17,7 @@ class Cancelling:
         self.command: PendingCommand | None = None  # the last that was asked for
         self.end: End = ("cancelled", None)
         self._others: list[tuple[str, SendReply]] = []  # who else cancelled, each with a ref
+        self.bytes = 0  # of those
 
     @property
     def asked(self) -> bool:
@@ -25,10 +27,6 @@ class Cancelling:
     def ref(self) -> str | None:
         return None if self.command is None else self.command.ref
 
-    @property
-    def bytes(self) -> int:
-        return CANCEL_REPLY_BYTES * len(self._others)
-
     def ends_by(self, end: End) -> None:
         """Unless somebody has cancelled before."""
         if self.command is None:
@@ -37,8 +35,9 @@ class Cancelling:
     def told_to(self, ref: str, send_reply: SendReply) -> None:
         """Whoever does not listen."""
         self._others.append((ref, send_reply))
+        self.bytes += CANCEL_REPLY_BYTES + text_bytes(ref)
 
     def answer(self, reply: Final | Error) -> None:
-        others, self._others = self._others, []
+        others, self._others, self.bytes = self._others, [], 0
         for ref, send_reply in others:
             send_reply(replace(reply, ref=ref))

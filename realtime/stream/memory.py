@@ -1,4 +1,4 @@
-"""The memory that streams take in the gateway, in bytes: what an event weighs, and accounts with a limit.
+"""The memory that streams take in the gateway, in bytes: accounts with a limit, and what is put on them.
 
 A stream is on the account of whoever reads it: its connection's, or its tenant's for streams that nobody
 reads. An account that is full stops what would add to it; nothing that was accepted is dropped. What is to
@@ -8,43 +8,21 @@ for. Pure: bytes are estimates, as measured once, and counted as they come and g
 
 from __future__ import annotations
 
-from sys import getsizeof
-from typing import NamedTuple
+from typing import Generic, TypeVar
 
-import msgspec
-
-from engine import api
-from midstream.protocol import (
-    Adjusted,
-    Attached,
-    Error,
-    Frame,
-    Grammar,
-    Guard,
-    Params,
-    Reasoning,
-    Snapshot,
-    Started,
-    StreamEvent,
-    Token,
-    ToolArguments,
-)
+from midstream.protocol import Attached, Error, Params, StreamEvent, Token
 from realtime.refusal import Refusal
+from realtime.stream.weights import TOKEN_ID_BYTES, grammar_length, weight
 
-EVENT_BYTES, LOGPROB_BYTES = 300, 130  # what one costs, as measured
-TOKEN_BYTES, BIAS_BYTES, CHARACTER_BYTES, TOKEN_ID_BYTES, REFERENCE_BYTES = 150, 120, 2, 36, 8
+EVENT_BYTES, LOGPROB_BYTES = 300, 140  # what one costs, as measured
+WIDE_BYTES = 8  # a character that is not ASCII, at most, once it was told
+TOKEN_BYTES, CHARACTER_BYTES, REFERENCE_BYTES = 150, 2, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
-GUARD_BYTES = 400
-GRAMMAR_BYTES = 12  # a character of a grammar, as an object and as the engine is told of it
-WRITTEN_BYTES = (
-    8  # a character of what is JSON, as objects; and beside that one of these, however little is in it
-)
-OBJECT_BYTES, LIST_BYTES = 128, 64
-LONGEST_GRAMMAR = 64 << 10  # characters
-COMMAND_BYTES, ADJUST_BYTES = 300, 700  # beside its names; and what it has more that has parameters
-PARAMS_BYTES = 200  # of complete ones that are told of
-CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for
+TOLD_BYTES = 8  # a character of a grammar, as the engine is told of it
+CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for, beside its ref
 MIB = 1 << 20
+
+T = TypeVar("T")
 
 
 class MemoryAccount:
@@ -129,98 +107,41 @@ class Holding:
         self._closed = True
 
 
+class Weighed(Generic[T]):
+    """Things in their order, each with what it weighed when it came."""
+
+    def __init__(self) -> None:
+        self.things: list[T] = []
+        self._weights: list[int] = []
+        self.bytes = 0
+
+    def append(self, thing: T, size: int) -> None:
+        self.things.append(thing)
+        self._weights.append(size)
+        self.bytes += size
+
+    def drop(self, count: int) -> int:
+        """So many of the first; returns what they weighed."""
+        gone = sum(self._weights[:count])
+        del self.things[:count], self._weights[:count]
+        self.bytes -= gone
+        return gone
+
+
 def params_bytes(params: Params) -> int:
+    """Of those that stand, or are to, with what is made of them."""
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
-    bias = params.logit_bias or {}
-    grammar = _measured(params.grammar).bytes if params.grammar else 0
-    guards = sum(map(_guard_bytes, params.guards or ()))
-    return guards + BIAS_BYTES * len(bias) + STOP_BYTES * sum(map(len, stops)) + grammar
-
-
-def _guard_bytes(guard: Guard) -> int:
-    texts = (guard.name, guard.regex, guard.path, guard.forbid, guard.require)
-    return GUARD_BYTES + CHARACTER_BYTES * sum(len(text) for text in texts if isinstance(text, str))
-
-
-def grammar_length(grammar: Grammar) -> int:
-    """About how many characters it has, as it would be written."""
-    return _measured(grammar).length
-
-
-class Measured(NamedTuple):
-    length: int
-    bytes: int
-
-
-def _measured(grammar: Grammar) -> Measured:
-    """Looked at once, and kept with it: what a stream weighs is asked with every token."""
-    known: Measured | None = vars(grammar).get("measured")
-    if known is None:
-        known = vars(grammar)["measured"] = _measure(grammar)
-    return known
-
-
-def _measure(grammar: Grammar) -> Measured:
-    """What cannot be written is as long as what is too long."""
-    try:
-        written = msgspec.json.encode(grammar)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return Measured(LONGEST_GRAMMAR + 1, GRAMMAR_BYTES * LONGEST_GRAMMAR)
-    objects = brackets_bytes(written) if isinstance(grammar.json_schema, dict) else 0
-    return Measured(len(written), GRAMMAR_BYTES * len(written) + objects)
-
-
-def brackets_bytes(written: bytes) -> int:
-    """What the objects and lists of JSON take, beside what is in them."""
-    return OBJECT_BYTES * written.count(b"{") + LIST_BYTES * written.count(b"[")
-
-
-def value_bytes(value: object) -> int:
-    """Of what JSON can say. What it cannot is refused, perhaps only when its turn comes: until then it is as
-    much as what fills a long frame."""
-    try:
-        written = msgspec.json.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError):
-        return WRITTEN_BYTES * MIB
-    return WRITTEN_BYTES * len(written) + brackets_bytes(written)
+    told = TOLD_BYTES * grammar_length(params.grammar) if params.grammar else 0
+    return weight(params) + STOP_BYTES * sum(map(len, stops)) + told
 
 
 def event_bytes(event: StreamEvent | Error | Attached) -> int:
-    size = EVENT_BYTES
-    if isinstance(event, Token):  # nearly all are
-        size += CHARACTER_BYTES * len(event.delta)
-        if event.tokens:
-            size += TOKEN_ID_BYTES * len(event.tokens)
-        if event.logprobs:
-            size += LOGPROB_BYTES * sum(1 + len(one.top) for one in event.logprobs)
-        return size
-    match event:
-        case Reasoning(delta=delta) | ToolArguments(delta=delta):
-            size += CHARACTER_BYTES * len(delta)
-        case Started(params=params) | Adjusted(params=params):
-            size += PARAMS_BYTES + params_bytes(params)
-        case Snapshot(params=params, text=text, tokens=tokens):
-            size += (
-                PARAMS_BYTES
-                + params_bytes(params)
-                + CHARACTER_BYTES * len(text)
-                + TOKEN_ID_BYTES * len(tokens or ())
-            )
-            size += CHARACTER_BYTES * len(event.reasoning)
-            size += sum(EVENT_BYTES + CHARACTER_BYTES * len(call.arguments) for call in event.tool_calls)
-        case Attached(pending=pending):
-            size += REFERENCE_BYTES * len(pending) + sum(map(len, pending))
+    if not isinstance(event, Token):
+        return weight(event)
+    size, delta = EVENT_BYTES, event.delta  # nearly all are these: quicker than by the type
+    size += len(delta) if delta.isascii() else WIDE_BYTES * len(delta)
+    if event.tokens:
+        size += TOKEN_ID_BYTES * len(event.tokens)
+    if event.logprobs:
+        size += LOGPROB_BYTES * sum(1 + len(one.top) for one in event.logprobs)
     return size
-
-
-def command_bytes(command: api.AnyCommand | None, params: Params | None) -> int:
-    """Of one that waits for the engine."""
-    tokens = command.tokens if isinstance(command, api.Append) else ()
-    adjusts = 0 if params is None else ADJUST_BYTES + params_bytes(params)
-    return COMMAND_BYTES + TOKEN_ID_BYTES * len(tokens) + adjusts
-
-
-def names_bytes(frame: Frame) -> int:
-    """Of what a frame calls itself, its stream and a call."""
-    names = [frame.ref, getattr(frame, "request_id", None), getattr(frame, "call_id", None)]
-    return sum(map(getsizeof, names))

@@ -38,13 +38,13 @@ from midstream.protocol import (
     ToolArguments,
 )
 from realtime.stream.credit import Credit
-from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, event_bytes
+from realtime.stream.memory import LOGPROB_BYTES, REFERENCE_BYTES, TOKEN_BYTES, Weighed, event_bytes
 from realtime.stream.span_events import joined, least, lengths_of, tell_lengths, with_beside
+from realtime.stream.weights import text_bytes
 from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 HISTORY_BYTES = 256 << 10  # and so many bytes of them
-ANSWER_BYTES = 400
 
 
 NONE_BESIDE = Lengths()
@@ -61,11 +61,14 @@ class PendingToken(Struct, gc=False):
     logprob: TokenLogprob | None = None
     beside: Sequence[Beside] = ()
     injected: int = 0
+    bytes: int = TOKEN_BYTES  # as which it is counted while it waits
 
-    @property
-    def bytes(self) -> int:
-        size = TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
-        return size + sum(map(event_bytes, self.beside)) if self.beside else size
+    def weigh(self) -> None:
+        self.bytes = TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
+        if self.token is None:
+            self.bytes += text_bytes(self.delta)
+        if self.beside:
+            self.bytes += sum(map(event_bytes, self.beside))
 
 
 Item = PendingToken | StreamEvent | Error
@@ -84,19 +87,19 @@ class Outbox:
         self.seq = 0  # of the next event
         self.weighed_seq = 0  # the same, when it was last looked at how much memory its stream takes
         self.epoch = 0  # in which events are counted: how often another gateway has adopted the stream
-        self._history: list[StreamEvent] = []  # not known to have been read
+        self._history = Weighed[StreamEvent]()  # not known to have been read
         self._replay: list[OutgoingEvent] = []  # to be given out before anything else
         self.interval = interval  # tokens an event
         self.shows_tokens = tokens
         self.paused: AnyPauseReason | None = None  # as the listener knows it
         self.items: list[Item] = []  # that wait; tokens among them follow each other
         self._waiting_bytes = 0
+        self._weights: list[int] = []  # of the events among them, which go out in their order
         self._waiting_tokens = 0
         self._without_token: list[PendingToken] = []  # of those that wait, and say something
         self._left = 0  # of the items the first so many, which were left when events were given out last
-        self.history_bytes = 0  # about how much memory it takes
         self._replay_bytes = 0
-        self._answers: list[Answer] = []  # the last that were given out
+        self._answers = Weighed[Answer]()  # the last that were given out
 
     @property
     def waiting(self) -> bool:
@@ -147,17 +150,21 @@ class Outbox:
         """With which nothing else is known."""
         self.items.append(pending := PendingToken(index, delta, token, logprob))
         self._waiting_tokens += 1
-        self._waiting_bytes += TOKEN_BYTES if logprob is None else pending.bytes
+        if logprob is not None:
+            pending.weigh()
+        self._waiting_bytes += pending.bytes
 
     def put(self, item: Item) -> None:
         self.items.append(item)
         if isinstance(item, PendingToken):
+            item.weigh()
             self._waiting_bytes += item.bytes
             self._waiting_tokens += item.token is not None
             if item.token is None:
                 self._without_token.append(item)
         else:
-            self._waiting_bytes += event_bytes(item)
+            self._weights.append(event_bytes(item))
+            self._waiting_bytes += self._weights[-1]
 
     def _silence(self, index: int, injected: int | None) -> None:
         """What is known behind that says nothing any more: a snapshot may have come before it."""
@@ -168,6 +175,7 @@ class Outbox:
             void = waiting.pop()
             self._waiting_bytes -= void.bytes
             void.delta, void.beside = "", ()
+            void.weigh()
             self._waiting_bytes += void.bytes
 
     def drop_from(self, index: int, injected: int | None = None) -> None:
@@ -179,12 +187,10 @@ class Outbox:
         passed: list[Item] = []
         while void > 0:
             item = self.items.pop()
-            if _is_token(item):
-                void -= 1
-                self._waiting_tokens -= 1
-                self._waiting_bytes -= _bytes(item)
-            elif isinstance(item, PendingToken) and item.index > index:
-                self._waiting_bytes -= _bytes(item)
+            if isinstance(item, PendingToken) and (item.token is not None or item.index > index):
+                void -= item.token is not None
+                self._waiting_tokens -= item.token is not None
+                self._waiting_bytes -= item.bytes
             else:
                 passed.append(item)
         self._left = min(self._left, len(self.items))
@@ -193,7 +199,7 @@ class Outbox:
 
     def _waits_no_more(self, item: Item) -> None:
         """It is given out."""
-        self._waiting_bytes -= _bytes(item)
+        self._waiting_bytes -= item.bytes if isinstance(item, PendingToken) else self._weights.pop(0)
         self._waiting_tokens -= _is_token(item)
         if self._without_token and self._without_token[0] is item:
             del self._without_token[0]
@@ -206,50 +212,51 @@ class Outbox:
     @property
     def bytes(self) -> int:
         """The same, with the events that may have to be told again."""
-        answers = ANSWER_BYTES * len(self._answers)
-        return self._waiting_bytes + self._replay_bytes + self.history_bytes + answers
+        return self._waiting_bytes + self._replay_bytes + self._history.bytes + self._answers.bytes
+
+    @property
+    def history_bytes(self) -> int:
+        return self._history.bytes
 
     # -- again -----------------------------------------------------------------------------------
 
     def acknowledge(self, seq: int) -> None:
         """The listener has read all events up to `seq`, perhaps fewer than are forgotten already. How it
         ended may be asked for again all the same."""
-        if self._history and seq >= self._seq_of(0):
-            self._forget(min(seq + 1 - self._seq_of(0), len(self._history) - self.final_sent))
+        known = self._history.things
+        if known and seq >= self._seq_of(0):
+            self._forget(min(seq + 1 - self._seq_of(0), len(known) - self.final_sent))
 
     def shorten_history(self, most_bytes: int) -> None:
         """The oldest are forgotten, but never the last."""
-        while len(self._history) > 1 and self.history_bytes > most_bytes:
+        while len(self._history.things) > 1 and self._history.bytes > most_bytes:
             self._forget(1)
 
     def _forget(self, count: int) -> None:
-        """So many of the oldest: weighed are those that go or those that stay, whichever are fewer."""
-        if 2 * count > len(self._history):
-            self.history_bytes = sum(map(event_bytes, self._history[count:]))
-        else:
-            self.history_bytes -= sum(map(event_bytes, self._history[:count]))
-        del self._history[:count]
+        """So many of the oldest. Those that are to be told again are held for that."""
+        gone = self._history.drop(count)
+        if self._replay:
+            self._replay_bytes += gone
 
     def since(self, after: int) -> list[StreamEvent] | None:
         """The events given out after event `after`; None where some of them are forgotten."""
-        missed = self.seq - 1 - after
-        return self._history[len(self._history) - missed :] if missed <= len(self._history) else None
+        missed, known = self.seq - 1 - after, self._history.things
+        return known[len(known) - missed :] if missed <= len(known) else None
 
     def answers_since(self, after: int | None) -> list[Answer]:
         """To frames, of those that were given out behind event `after`, or of all, the last."""
         return [
             event
-            for event in self._answers
+            for event in self._answers.things
             if after is None or isinstance(event, Error) or (isinstance(event.seq, int) and event.seq > after)
         ]
 
     def count_from_behind(self, seq: int) -> None:
         """Whoever comes has events up to `seq` from elsewhere: a snapshot and what follows it are counted
         behind those, and nothing that was given out before is told again but how it ended."""
-        final = [event for event in self._history if isinstance(event, Final)]
+        final = self._final
         self.seq = max(self.seq, seq + 2)
-        self._history.clear()
-        self.history_bytes = 0
+        self._forget(len(self._history.things))
         for event in final:
             self._send([], replace(event))
 
@@ -263,7 +270,7 @@ class Outbox:
         """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what
         it has beside the text."""
         self._know_by(snapshot, lengths)
-        final = [event for event in self._history if isinstance(event, Final)]
+        final = self._final
         snapshot.seq = self.seq - 1 - len(final)
         return [snapshot, *final]
 
@@ -278,9 +285,13 @@ class Outbox:
         return [event.ref for event in events if event.ref is not None]
 
     @property
+    def _final(self) -> list[Final]:
+        """The last event, if it was given out."""
+        return [event for event in self._history.things[-1:] if isinstance(event, Final)]
+
+    @property
     def final_sent(self) -> bool:
-        """Whether the final was given out."""
-        return bool(self._history) and isinstance(self._history[-1], Final)
+        return bool(self._final)
 
     def replay(self, events: list[OutgoingEvent]) -> None:
         """Give these out next, as they are. What was to be replayed before is not, but for the replies to
@@ -307,7 +318,7 @@ class Outbox:
         )
 
     def _seq_of(self, at: int) -> int:
-        seq = self._history[at].seq
+        seq = self._history.things[at].seq
         assert isinstance(seq, int)
         return seq
 
@@ -442,19 +453,20 @@ class Outbox:
         if not isinstance(event, Error):  # which answers a frame: it is no part of the stream's history
             self._keep(event)
         if event.ref is not None and isinstance(event, Answer):
-            self._answers.append(replace(event, params=Params()) if isinstance(event, Adjusted) else event)
-            del self._answers[:-MAX_ANSWERED]
+            answer = replace(event, params=Params()) if isinstance(event, Adjusted) else event
+            self._answers.append(answer, event_bytes(answer))
+            self._answers.drop(max(0, len(self._answers.things) - MAX_ANSWERED))
         events.append(event)
 
     def _keep(self, event: StreamEvent) -> None:
         """Under its number, until it is known to have been read."""
         event.seq = self.seq
         self.seq += 1
-        self._history.append(event)
-        self.history_bytes += event_bytes(event)
-        if len(self._history) > HISTORY_LIMIT:
+        history = self._history
+        history.append(event, event_bytes(event))
+        if len(history.things) > HISTORY_LIMIT:
             self._forget(1)
-        if self.history_bytes > HISTORY_BYTES:
+        if history.bytes > HISTORY_BYTES:
             self.shorten_history(HISTORY_BYTES)
 
 
@@ -475,10 +487,6 @@ def _kind(pending: PendingToken) -> object:
         case [ToolArguments(call_id=call_id)]:
             return call_id
     return pending.index, pending.token
-
-
-def _bytes(item: Item) -> int:
-    return item.bytes if isinstance(item, PendingToken) else event_bytes(item)
 
 
 def _is_token(item: Item) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
@@ -20,7 +21,8 @@ from midstream.protocol import Params
 from realtime.guards.guards import Verdict
 from realtime.guards.pattern import Pattern
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES, command_bytes, names_bytes
+from realtime.stream.memory import params_bytes
+from realtime.stream.weights import TOKEN_ID_BYTES, weight
 from realtime.text.stop_strings import StopMatcher
 
 Reply = protocol.StreamEvent | protocol.Error
@@ -28,6 +30,8 @@ SendReply = Callable[[Reply], None]
 CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when they take effect
 Owe = Callable[[float], object]  # told how many seconds of work a frame made once it took effect
 
+COMMAND_BYTES, ADJUST_BYTES = 250, 250  # beside its frame; and what it has more that has parameters
+NO_PARAMS = Params()
 MOST_UNDER_WAY = 16  # commands of a stream: each may have all that stands of it looked at anew
 
 
@@ -261,12 +265,13 @@ def _tokens_of_text(pending: PendingCommand) -> int:
 
 
 def _bytes(pending: PendingCommand) -> int:
-    size = command_bytes(pending.command, pending.params) + sum(one.bytes for one in pending.patterns)
-    if pending.frame is not None:
-        size += names_bytes(pending.frame)
-    match pending.frame:
-        case protocol.Amend(arguments=arguments):
-            size += CHARACTER_BYTES * len(arguments)
-        case protocol.Inject(tokens=list(tokens)) if pending.command is None:
-            size += TOKEN_ID_BYTES * len(tokens)
+    """Parameters have what those of their frame have, and a command the tokens of its frame."""
+    command, frame, params = pending.command, pending.frame, pending.params
+    size = COMMAND_BYTES + sum(one.bytes for one in pending.patterns)
+    if params is not None:
+        size += ADJUST_BYTES + params_bytes(params)
+    if frame is not None:
+        size += weight(replace(frame, params=NO_PARAMS) if isinstance(frame, protocol.Adjust) else frame)
+    if isinstance(command, api.Append) and command.tokens is not getattr(frame, "tokens", None):
+        size += TOKEN_ID_BYTES * len(command.tokens)
     return size

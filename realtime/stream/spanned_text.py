@@ -13,7 +13,6 @@ from copy import copy
 from hashlib import blake2b
 from itertools import accumulate, chain
 from operator import attrgetter
-from sys import getsizeof
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -21,10 +20,11 @@ from msgspec.structs import replace
 
 from midstream.protocol import Beside, Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
 from realtime.stream.memory import CHARACTER_BYTES
+from realtime.stream.weights import text_bytes
 from realtime.text.detokenizer import TextStream
 from realtime.text.tokenizer import Tokenizer
 from realtime.tools import parts as spans
-from realtime.tools.offered import Kinds, kinds_bytes, no_texts
+from realtime.tools.offered import Kinds, no_texts
 from realtime.tools.parts import Lengths, Part
 from realtime.tools.span_reader import SpanReader
 
@@ -35,6 +35,7 @@ FEW = 128  # tokens of one that is read when it is put in: a longer one has turn
 TOKEN_BYTES = 4  # as which one counts that has fewer, or none
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
+NAME_BYTES = 80  # of a tool, or an argument, in a table
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _INDEX = attrgetter("index")
@@ -97,7 +98,7 @@ class SpannedText:
         self._reader = SpanReader(tokenizer.spelling, offered, prompt)
         self._copies = [_copy(0, 0, self._reader)]
         self._copied_bytes = self._copies[0].bytes
-        self._given_bytes = kinds_bytes(self.kinds)
+        self._given_bytes = _kinds_bytes(self.kinds)
         self._read_since = 0  # bytes, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
@@ -117,7 +118,7 @@ class SpannedText:
         """The first calls that it reads have these ids, in their order: they are of its past, and `told` is
         how many that has told ever."""
         self._past_ids, self._next_ids, self._told_calls = frozenset(ids), iter(ids), told
-        self._given_bytes += sum(map(getsizeof, ids))
+        self._given_bytes += sum(map(text_bytes, ids))
 
     # -- as any text -----------------------------------------------------------------------------
 
@@ -478,6 +479,11 @@ class SpannedText:
 
     def _tell(self, event: Beside) -> None:
         self._beside.append(event)
+
+
+def _kinds_bytes(tools: Kinds) -> int:
+    names = (name for tool, arguments in tools.items() for name in (tool, *arguments))
+    return sum(NAME_BYTES + text_bytes(name) for name in names)
 
 
 def _weight(texts: Sequence[str]) -> int:

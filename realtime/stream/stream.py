@@ -66,7 +66,7 @@ from realtime.text.decoded_turn import DecodedTurn
 from realtime.text.served_model import ServedModel
 from realtime.tools.parts import Lengths
 
-STREAM_BYTES = 4900  # as measured
+STREAM_BYTES = 6300  # as measured
 LEAST_HISTORY_BYTES = 4 << 10  # of events that nobody is known to have read, where the account is full
 WEIGHED_EVERY = 16  # events that are given out, one token each: about what was promised for them
 UNREAD_LIMIT = 512 << 10  # bytes that may wait to be given out before nothing more may be asked for

@@ -17,10 +17,8 @@ from msgspec.structs import replace
 from midstream import protocol
 from midstream.protocol import Beside, Message, SnapshotCall, ToolCallDone
 from realtime.refusal import Refusal
-from realtime.stream.memory import CHARACTER_BYTES, TOKEN_ID_BYTES
 from realtime.stream.spanned_text import Call, SpannedText
-
-RESULT_BYTES, PART_BYTES = 200, 50  # each, beside its text
+from realtime.stream.weights import SLOT_BYTES, text_bytes, weight
 
 
 class ResultInject(protocol.Inject, kw_only=True, tag="result_inject"):
@@ -40,17 +38,18 @@ class ToolLoop:
             spans.one_call = start.on_tool_call == "finish" and one_call
         self._approvals = start.approvals
         names = () if isinstance(start.approvals, bool) else start.approvals
-        self._names_bytes = sum(PART_BYTES + CHARACTER_BYTES * len(name) for name in names)
+        self._names_bytes = sum(SLOT_BYTES + text_bytes(name) for name in names)
         self._results: dict[str, protocol.ToolResult] = {}  # that wait, by call
-        self._results_bytes = 0  # counted when they change: a result may have very many parts
+        self._weights: dict[str, int] = {}  # of each, when it came: a result may have very many parts
+        self._results_bytes = 0
         self.turn_has_ended = False  # with calls, and nothing has come since, whoever has paused it too
         self._due: ResultInject | None = None  # results that are all there before the turn has ended
+        self._due_bytes = 0
         self.left = False  # whether some waited when calls were taken back, perhaps those of the others
 
     @property
     def bytes(self) -> int:
-        due = () if self._due is None else self._due.tokens or ()
-        return self._names_bytes + self._results_bytes + TOKEN_ID_BYTES * len(due)
+        return self._names_bytes + self._results_bytes + self._due_bytes
 
     @property
     def missing(self) -> list[Call]:
@@ -130,14 +129,15 @@ class ToolLoop:
         self.drop(result.call_id)
         self.left = False
         self._results[result.call_id] = result
-        self._results_bytes += _weight(result)
+        self._weights[result.call_id] = weight(result)
+        self._results_bytes += self._weights[result.call_id]
         inject = replace(inject, result=replace(result, content=None, error=None))  # it is counted here
         if not self._together:
             return inject
         is_all = _are_of(inject.messages, missing)
         if is_all and ended:
             return inject
-        self._due = inject if is_all else None
+        self._set_due(inject if is_all else None)
         return replace(inject, messages=None, tokens=[], resume=False)
 
     def has_result(self, call_id: str) -> bool:
@@ -158,7 +158,8 @@ class ToolLoop:
 
     def take_due(self, missing: Sequence[Call]) -> ResultInject | None:
         """The turn has ended: results that came before, if they are still of all these that have none."""
-        due, self._due = self._due, None
+        due = self._due
+        self._set_due(None)
         return due if due is not None and _are_of(due.messages, missing) else None
 
     def settle(self) -> bool:
@@ -184,10 +185,12 @@ class ToolLoop:
 
     def drop(self, call_id: str) -> None:
         """What waits of it, if anything does."""
-        result = self._results.pop(call_id, None)
-        if result is not None:
-            self._results_bytes -= _weight(result)
-            self._due = None
+        if self._results.pop(call_id, None) is not None:
+            self._results_bytes -= self._weights.pop(call_id)
+            self._set_due(None)
+
+    def _set_due(self, due: ResultInject | None) -> None:
+        self._due, self._due_bytes = due, 0 if due is None else weight(due)
 
 
 def _are_of(messages: Sequence[Message] | None, calls: Sequence[Call]) -> bool:
@@ -198,13 +201,6 @@ def _are_of(messages: Sequence[Message] | None, calls: Sequence[Call]) -> bool:
 def _message(call: Call, result: protocol.ToolResult) -> Message:
     content = json.dumps({"error": result.error}) if result.content is None else result.content
     return Message(role="tool", content=content, name=call.name, tool_call_id=call.call_id)
-
-
-def _weight(result: protocol.ToolResult) -> int:
-    if isinstance(result.content, list):
-        parts = sum(PART_BYTES + CHARACTER_BYTES * len(part.text) for part in result.content)
-        return RESULT_BYTES + parts
-    return RESULT_BYTES + CHARACTER_BYTES * len(result.content or result.error or "")
 
 
 def _listed(calls: Sequence[Call]) -> str:

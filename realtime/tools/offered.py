@@ -22,18 +22,9 @@ def as_told(tool: Tool) -> dict[str, Any]:
 SAYS_NOTHING = frozenset(
     {"title", "description", "default", "examples", "$schema", "$id", "$comment", "deprecated", "format"}
 )
-NAME_BYTES = 120  # a name, as an object in a table
-
 
 Kind = Literal["text", "word", "json"]  # a word: true, false, null, which Python spells otherwise
 Kinds = Mapping[str, Mapping[str, Kind]]  # of the arguments of each tool, in its schema's order
-
-
-def kinds_bytes(tools: Kinds) -> int:
-    """About how much memory they take."""
-    return sum(
-        NAME_BYTES + len(name) + sum(NAME_BYTES + len(key) for key in keys) for name, keys in tools.items()
-    )
 
 
 def argument_kinds(tools: Sequence[Tool]) -> dict[str, dict[str, Kind]]:

@@ -35,6 +35,7 @@ from realtime.text.tokenizer import Tokenizer
 from tests.fakes.keeping_engine import Keeping
 from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.untimed_commands import UntimedCommands
+from tests.fakes.weighed import check_weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +306,7 @@ class SimulatedServer:
         self._introduce(number, fingerprint)
 
     def look(self) -> None:
-        """Hold every stream's life against the table."""
+        """Hold every stream's life against the table, and its weights against what it has."""
         live = set(self.hub.streams)
         for stream in live | self._states.keys():
             before, after = self._states.get(stream, "queued"), stream.state
@@ -313,6 +314,7 @@ class SimulatedServer:
                 assert (before, after) in ALLOWED, f"{before} was followed by {after}"
                 self.transitions.add((before, after))
             self._states[stream] = after
+            check_weights(stream)
         for stream in self._states.keys() - live:
             if self._states[stream] == "finished":
                 del self._states[stream]

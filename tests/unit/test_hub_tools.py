@@ -35,7 +35,6 @@ from realtime.hub.frame_tokenizing import (
     check_contents,
     text_length,
     tools_length,
-    weight,
 )
 from realtime.hub.hub import LONG_TEXT
 from realtime.hub.output_rules import output_rules
@@ -43,6 +42,7 @@ from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.refusal import Refusal
 from realtime.stream.owner import Owner
 from realtime.stream.stream import Stream
+from realtime.stream.weights import weight
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from realtime.text import grammar

@@ -1,0 +1,232 @@
+"""What a thing weighs is about what it takes in memory, whatever it is made of: accounts are of weights. Each
+frame and each event is filled with much of whatever its type says that it may have."""
+
+from __future__ import annotations
+
+import gc
+import json
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from engine import api
+from midstream import protocol
+from midstream.protocol import SUBPROTOCOLS, Credit, Params
+from realtime.codec import Codec
+from realtime.hub.told import in_tokens
+from realtime.refusal import Refusal
+from realtime.stream import stream as stream_module
+from realtime.stream.engine_commands import SteeringFrame
+from realtime.stream.memory import event_bytes
+from realtime.stream.pending_commands import CallFrame
+from realtime.stream.stream import STREAM_BYTES, Stream
+from realtime.stream.weights import weight
+from realtime.text.served_model import ServedModel
+from tests.fakes.lone_stream import MODEL, LoneStream
+from tests.fakes.wire_values import variants
+
+FEW = 2_000  # bytes by which a weight may be too much, however little a thing takes
+OF_NO_STREAM = (protocol.Ready, protocol.Pong, protocol.GoingAway)
+STEERING = (*get_args(SteeringFrame), *get_args(CallFrame), protocol.Cancel)
+ROOMY = ServedModel("toy", MODEL.tokenizer, vocab=MODEL.vocab, context=1 << 24, fingerprint="fp")
+SENT = 300  # output tokens: a frame may be of a token there
+KEPT = 40_000  # bytes that the interpreter and libraries keep, whatever is done
+MATCHED = 80  # stop strings that others have too: each might be alone
+EVENTS = [kind for kind in get_args(protocol.ServerEvent) if kind not in OF_NO_STREAM]
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], int]]:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def weighs_wrong(make: Callable[[], Any], weigh: Callable[[Any], int], told: Callable[[Any], object]) -> str:
+    """How, if it does."""
+    things: list[Any] = [None] * (4 if weigh(make()) > FEW else 100)
+    with traced() as taken_now:
+        for at in range(len(things)):
+            things[at] = make()
+        weighed = weigh(things[0])
+        for thing in things:
+            told(thing)
+        taken = taken_now() / len(things)
+    return "" if 0.8 * taken < weighed < 8 * taken + FEW else f"takes {taken:.0f}, weighs {weighed}"
+
+
+def wrong(
+    kind: type[msgspec.Struct],
+    encode: Callable[[Any], Any],
+    decode: Callable[[Any], Any],
+    weigh: Callable[[Any], int],
+    told: Callable[[Any], object],
+) -> dict[str, str]:
+    found = {}
+    for name, value in variants(kind):
+        data = encode(value)
+        found[name] = weighs_wrong(lambda data=data: decode(data), weigh, told)  # type: ignore[misc]
+    return {name: how for name, how in found.items() if how}
+
+
+@pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
+@pytest.mark.parametrize("kind", get_args(protocol.StreamFrame), ids=lambda kind: kind.__name__)
+def test_a_frame_weighs_what_it_takes(kind: type[msgspec.Struct], subprotocol: str) -> None:
+    codec = Codec(subprotocol)
+    encode: Any = (
+        (lambda value: msgspec.json.encode(value).decode()) if codec.text else msgspec.msgpack.encode
+    )
+    assert wrong(kind, encode, codec.decode, weight, told=lambda frame: None) == {}
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+def test_an_event_weighs_what_it_takes_once_it_was_told(kind: type[msgspec.Struct]) -> None:
+    """Its name is its stream's; and no token answers a frame."""
+    read: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
+
+    def decode(data: bytes) -> Any:
+        event = read(data)
+        event.request_id = "a"
+        if isinstance(event, protocol.Token):
+            event.ref = None
+        return event
+
+    encode = msgspec.json.Encoder().encode
+    assert wrong(kind, encode, decode, event_bytes, told=encode) == {}
+
+
+class Steered:
+    """A stream of which something is asked again and again, with all that comes of that."""
+
+    def __init__(self, kind: type[msgspec.Struct]) -> None:
+        self.lone = lone = LoneStream(model=ROOMY, credit=Credit(limit=1 << 30))
+        self.codec = Codec(None)
+        lone.admit()
+        lone.write("x" * SENT)
+        lone.take()
+        self.read()
+        if kind in get_args(CallFrame):  # which wait until what was asked before is answered
+            lone.steer(protocol.Pause(request_id="a"))
+
+    def ask(self, frame: Any) -> None:
+        lone = self.lone
+        match frame:
+            case protocol.Cancel():
+                lone.stream.cancel(lone.now, 0, frame.ref or "", lambda event: None)
+            case protocol.Approve():
+                lone.stream.steer_call(frame, 0, lone.now)
+            case protocol.Amend(arguments=asked):
+                said = asked if isinstance(asked, dict) else json.dumps({"a": asked}, ensure_ascii=False)
+                lone.stream.steer_call(replace(frame, arguments=said), 0, lone.now)
+            case protocol.Inject():
+                lone.steer(in_tokens(replace(frame, tokens=frame.tokens or [300] * 10)))
+            case _:
+                lone.steer(frame)
+        lone.commands.clear()
+
+    def answer(self) -> None:
+        waiting = self.lone.stream._commands.waiting
+        while waiting:
+            match waiting[0].command:
+                case None:
+                    self.lone.answer()
+                case api.Adjust():
+                    self.lone.answer(api.Adjusted(SENT))
+                case api.Append(tokens=tokens):
+                    self.lone.answer(api.Appended(SENT, len(tokens)))
+                case api.Truncate():
+                    self.lone.answer(api.Truncated(SENT))
+                case api.Pause():
+                    self.lone.answer(api.Paused(SENT))
+                case api.Resume():
+                    self.lone.answer(api.Resumed(SENT))
+        self.lone.commands.clear()
+
+    def tell(self) -> None:
+        for event in self.lone.take():
+            self.codec.encode(event)
+
+    def read(self) -> None:
+        self.lone.stream.acknowledge(SENT, self.lone.stream.outbox.seq - 1)
+
+
+def steering(kind: type[msgspec.Struct], data: str, times: int) -> dict[str, str]:
+    steered, found = Steered(kind), dict[str, str]()
+    stream = steered.lone.stream
+    most = MATCHED if "stop" in data else 8
+
+    def check(stage: str) -> None:
+        taken, weighed = taken_now(), stream.bytes - before
+        if not 0.8 * taken - KEPT < weighed < most * taken + times * FEW:
+            found[stage] = f"takes {taken}, weighs {weighed}"
+
+    before = stream.bytes
+    with traced() as taken_now:
+        for _ in range(times):
+            steered.ask(steered.codec.decode(data))
+        check("waits")
+        steered.answer()
+        check("is answered")
+        steered.tell()
+        check("was told")
+        steered.read()
+        check("was read")
+    assert steered.lone.memory.held == stream.bytes
+    return found
+
+
+@pytest.mark.parametrize("kind", STEERING, ids=lambda kind: kind.__name__)
+def test_what_is_asked_of_a_stream_weighs_until_its_answer_was_read(
+    kind: type[msgspec.Struct], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "UNREAD_LIMIT", 1 << 30)
+    found, asked = dict[str, dict[str, str]](), 0
+    for name, value in variants(kind, 4_000):
+        data = msgspec.json.encode(value).decode()
+        try:
+            steering(kind, data, 1)
+        except Refusal:
+            continue
+        asked += 1
+        found[name] = steering(kind, data, 10 + 300_000 // (500 + 10 * len(data)))
+    assert {name: how for name, how in found.items() if how} == {}
+    assert asked > 8, "else it proves little"
+
+
+def test_parameters_that_stand_weigh_what_they_take() -> None:
+    found, read = dict[str, str](), msgspec.json.Decoder(Params).decode
+    for name, value in variants(Params):
+        data = msgspec.json.encode(value)
+        most = MATCHED if "stop" in value else 8
+        with suppress(Refusal):
+            count = 4 if standing(read(data)).bytes > 2 * STREAM_BYTES else 50
+            with traced() as taken_now:
+                streams = [standing(read(data)) for _ in range(count)]
+                taken, weighed = taken_now() / count, streams[0].bytes
+            if not 0.8 * taken < weighed < most * taken:
+                found[name] = f"takes {taken:.0f}, weighs {weighed}"
+    assert found == {}
+
+
+def standing(params: Params) -> Stream:
+    """Who listens knows that they stand."""
+    lone = LoneStream(model=ROOMY, **msgspec.structs.asdict(params))
+    lone.take()
+    lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
+    return lone.stream
+
+
+def test_what_has_a_type_that_nobody_has_weighed_is_found_here_and_not_by_whoever_sends_it() -> None:
+    class Odd(msgspec.Struct):
+        what: set[str]
+
+    with pytest.raises(TypeError, match="SetType"):
+        weight(Odd({"a"}))
