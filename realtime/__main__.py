@@ -367,7 +367,8 @@ def _start_background(
     if keyring is not None:
         watch = partial(enforce_revocations, keyring, connections, hub)
         background.start("the watch over revoked keys", watch)
-    background.start("the look for garbage", partial(look_at_all_again, lambda: hub.is_empty))
+    garbage = partial(look_at_all_again, lambda: hub.is_empty, lambda: hub.accounts.total.held)
+    background.start("the look for garbage", garbage)
     if metrics is not None:
         background.start("the measure of the event loop's lag", partial(loop_lag.measure, metrics.lagged))
 

@@ -5,7 +5,7 @@ By itself it looks at all that lives each time that a quarter more has come, and
 it sees again every few minutes only, when nobody waits for a token, and where it finds next to nothing there,
 more and more rarely; most of what the gateway makes is in no cycle, and goes by itself. But a connection is
 in one, and a flood of them dies in seconds: where much more has come than ever lived, all is looked at
-sooner.
+sooner, but not for a crowd that is here to stay.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ FEW = 10_000  # objects that died late and can wait: some MB
 THRESHOLDS = 700, 10, 1  # containers, looks at the youngest, and looks at those that survived these
 GLANCE_S = 1.0
 MUCH = 200_000  # objects: some 3,000 connections that are gone, or 30 to 100 MB
+OBJECT_BYTES = 150  # of what is held for streams, and there is an object more that lives
 
 
 class Standing:
     """What was found alive, and is not looked at again until all is."""
 
     def __init__(self) -> None:
+        self.held: Callable[[], int] = lambda: 0  # bytes, for streams that live
         self._times = 0  # that more came to it
-        self._most_alive = 0
+        self._most_alive = 0  # beside those streams
 
     def let_stay(self, phase: str, info: dict[str, int]) -> None:
         if phase == "stop" and info["generation"] == 2:
@@ -38,16 +40,18 @@ class Standing:
     def looked_at(self) -> None:
         """All of it lives."""
         self._times = 0
-        self._most_alive = max(self._most_alive, gc.get_freeze_count())
+        beside = gc.get_freeze_count() - self.held() // OBJECT_BYTES
+        self._most_alive = max(self._most_alive, beside)
 
     @property
     def is_much(self) -> bool:
         """To count takes a tenth of what a look does, of a million 30 ms: only where so many may have come,
-        and half as many as ever lived."""
-        if self._times * math.prod(THRESHOLDS) < max(MUCH, self._most_alive // 2):
+        and half as many as may live."""
+        may_live = self._most_alive + self.held() // OBJECT_BYTES
+        if self._times * math.prod(THRESHOLDS) < max(MUCH, may_live // 2):
             return False
         self._times = 0
-        return gc.get_freeze_count() > self._most_alive + max(MUCH, self._most_alive)
+        return gc.get_freeze_count() > may_live + max(MUCH, may_live)
 
 
 _standing = Standing()
@@ -79,8 +83,12 @@ async def _until_due(wait_s: float, is_quiet: Callable[[], bool]) -> None:
             return
 
 
-async def look_at_all_again(is_quiet: Callable[[], bool] = lambda: True) -> None:
-    """Now and then, for as long as the server runs: everybody waits for as long as it takes."""
+async def look_at_all_again(
+    is_quiet: Callable[[], bool] = lambda: True, held: Callable[[], int] = lambda: 0
+) -> None:
+    """Now and then, for as long as the server runs: everybody waits for as long as it takes. `held`: how
+    many bytes, for streams that live."""
+    _standing.held = held
     wait_s = ALL_AGAIN_S
     while True:
         await _until_due(wait_s, is_quiet)

@@ -13,6 +13,7 @@ What was computed for it is found in the cache, if it comes back before others n
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
@@ -190,7 +191,7 @@ class DraftModel:
         return functional.pad(logits, (0, more), value=-float("inf")) if more else logits
 
 
-def _common(one: list[int], other: list[int]) -> int:
+def _common(one: array[int], other: array[int]) -> int:
     """How many tokens both begin with."""
     most = min(len(one), len(other))
     start = max(0, most - RECENT)

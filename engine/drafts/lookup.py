@@ -9,9 +9,9 @@ It knows tokens, and nothing of models.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Several
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,7 @@ Tokens = NDArray[np.int32]
 
 
 class Context(Protocol):
-    """Tokens, which change by more behind the last, and otherwise with their version."""
-
-    tokens: list[int]
-    tokens_version: int
-
-    def stood_since(self, version: int) -> int:
-        """How many of the tokens that it had then, the first of them, are as they were; or fewer."""
+    tokens: array[int]
 
 
 class Lookup:
@@ -39,40 +33,15 @@ class Lookup:
 
     def __init__(self, least: int = LEAST) -> None:
         self._least = least
-        self._copies = WeakKeyDictionary[Context, _Copy]()
 
     def propose(self, wanted: Several[tuple[Context, int]]) -> list[list[int]]:
-        return [following(self._tokens(context), most, self._least) for context, most in wanted]
+        """Tokens are looked at where they lie: contexts may be very long, and very many may begin at once."""
+        return [
+            following(np.frombuffer(context.tokens, np.intc), most, self._least) for context, most in wanted
+        ]
 
     def seconds(self, rows: int) -> float:
         return 0.0
-
-    def _tokens(self, context: Context) -> Tokens:
-        copy = self._copies.get(context)
-        if copy is None:
-            copy = self._copies[context] = _Copy()
-        return copy.catch_up(context)
-
-
-class _Copy:
-    """A context as an array, which can be searched at once."""
-
-    def __init__(self) -> None:
-        self._version = 0
-        self._count = 0
-        self._tokens: Tokens = np.empty(0, np.int32)
-
-    def catch_up(self, context: Context) -> Tokens:
-        tokens, count = context.tokens, len(context.tokens)
-        self._count = min(self._count, context.stood_since(self._version))
-        self._version = context.tokens_version
-        if count > len(self._tokens):
-            room: Tokens = np.empty(2 * count, np.int32)
-            room[: self._count] = self._tokens[: self._count]
-            self._tokens = room
-        self._tokens[self._count : count] = tokens[self._count :]
-        self._count = count
-        return self._tokens[:count]
 
 
 def following(tokens: Tokens, most: int, least: int) -> list[int]:

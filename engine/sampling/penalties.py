@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -30,13 +31,15 @@ class CountedRow:
     """What is counted of a sequence: these tokens, as they were at that version."""
 
     row: int
+    named: bytearray  # of the whole vocabulary, whether the row names it
     version: int = -1
-    tokens: list[int] = field(default_factory=list)
+    tokens: array[int] = field(default_factory=lambda: array("i"))
     marks: bytearray = field(default_factory=bytearray)  # of each, whether it was output
     # In the order in which the row names them, and where each stands first.
-    distinct: dict[int, int] = field(default_factory=dict)
+    distinct: array[int] = field(default_factory=lambda: array("i"))
+    places: array[int] = field(default_factory=lambda: array("i"))
 
-    def catch_up(self, seq: Sequence) -> tuple[list[int], list[int], list[int]]:
+    def catch_up(self, seq: Sequence) -> tuple[array[int], list[int], list[int]]:
         """Count what the host knows. Returns tokens that the row has not named yet, those that were output
         since, and those that were and are not any more."""
         stand = min(len(self.tokens), seq.stood_since(self.version))
@@ -45,15 +48,17 @@ class CountedRow:
         else:
             marks = seq.output_marks()
         gone = list(compress(self.tokens[stand:], self.marks[stand:]))
-        while self.distinct and next(reversed(self.distinct.values())) >= stand:
-            self.distinct.popitem()
-        more, named = seq.tokens[stand:], []
+        while self.places and self.places[-1] >= stand:
+            self.places.pop()
+            self.named[self.distinct.pop()] = False
+        more, count, named = seq.tokens[stand:], len(self.distinct), self.named
         for at, token in enumerate(more, stand):
-            if token not in self.distinct:
-                self.distinct[token] = at
-                named.append(token)
+            if not named[token]:
+                named[token] = True
+                self.distinct.append(token)
+                self.places.append(at)
         self.tokens[stand:], self.marks, self.version = more, marks, seq.tokens_version
-        return named, list(compress(more, marks[stand:])), gone
+        return self.distinct[count:], list(compress(more, marks[stand:])), gone
 
 
 class TokenCounts:
@@ -65,6 +70,7 @@ class TokenCounts:
 
     def __init__(self, rows: int, vocab: int, latest_tokens: Tensor) -> None:
         self._latest_tokens = latest_tokens
+        self._vocab = vocab
         # Left as they are: a row is emptied when a slot gets it.
         self._distinct = torch.empty(rows, vocab, dtype=torch.int32, device=latest_tokens.device)
         self._output = torch.empty(rows, vocab, dtype=torch.int32, device=latest_tokens.device)
@@ -149,7 +155,7 @@ class TokenCounts:
         for seq, row in zip(seqs, rows, strict=True):
             count = self._counted.pop(seq.slot, None)
             if count is None:
-                count = CountedRow(row)
+                count = CountedRow(row, bytearray(self._vocab))
                 anew.append(row)
             new, said, gone = count.catch_up(seq)
             end = len(count.distinct)
@@ -172,7 +178,7 @@ def _columns() -> list[array[int]]:
     return [array("q"), array("q"), array("q")]
 
 
-def _extend(columns: list[array[int]], row: int, tokens: list[int], values: array[int]) -> None:
+def _extend(columns: list[array[int]], row: int, tokens: Several[int], values: array[int]) -> None:
     rows, ids, others = columns
     rows.extend(array("q", [row]) * len(tokens))
     ids.extend(array("q", tokens))

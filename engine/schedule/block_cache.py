@@ -185,7 +185,9 @@ class BlockCache:
             first = self.windows.first(group, position)
             table.extend([GONE] * first)
             table.extend(map(self.blocks.use, block_names(found[first:], group)))
-        sequence.block_hashes = found
+        # Those who begin alike have the same: of a very long context they are more than its tokens.
+        sequence.block_hashes = own = list(map(self.blocks.own_name, found))
+        sequence.token_hashes[: len(own)] = own
         sequence.num_computed = position
         return position
 

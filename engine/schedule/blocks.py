@@ -146,6 +146,11 @@ class Blocks:
         """The block with this name."""
         return self._by_name.get(name)
 
+    def own_name(self, name: bytes) -> bytes:
+        """The one that the block has by which this is found; where there is none, the name itself."""
+        number = self._by_name.get(name)
+        return name if number is None else self._names[number] or name
+
     def has(self, name: bytes) -> bool:
         return name in self._by_name
 

@@ -11,7 +11,8 @@ p: prompt, o: output, i: injected, ?: sampled by steps in flight, and not known 
 
 - `num_prompt`: tokens of the prompt.
 - `num_outputs`: output tokens, without what was injected among them.
-- `num_tokens`: all tokens that the host knows.
+- `num_tokens`: all tokens that the host knows. They are numbers of 32 bits, and no objects: a fork of a very
+  long context costs who asks for it a line.
 - `num_computed`: tokens whose keys and values stand in the KV cache.
 - `num_in_flight`: tokens behind those that the rows in flight compute.
 - `num_placeholders`: tokens that the rows in flight sample, which the host does not know yet.
@@ -36,8 +37,10 @@ are written by those who own the memory behind them.
 from __future__ import annotations
 
 import sys
+from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Sequence as Several
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from itertools import accumulate, compress
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -61,7 +64,7 @@ class Sequence:
     it."""
 
     stream: int
-    tokens: list[int]
+    known: InitVar[Several[int]]
     sampling: Sampling
     _: KW_ONLY
     credit: int
@@ -72,6 +75,7 @@ class Sequence:
     injections: list[tuple[int, int]] = field(default_factory=list)  # (output index, how many tokens)
     bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token), in order of indices
     cache_of: int = OWN  # whose computed blocks it finds: its tenant's, mostly
+    tokens: array[int] = field(init=False)
     num_outputs: int = field(init=False)
     injection_starts: list[int] = field(init=False)  # how many tokens behind the prompt stand before each
     paused: bool = False  # by the client
@@ -99,8 +103,8 @@ class Sequence:
     stood: list[tuple[int, int]] = field(default_factory=list)  # (version, tokens that stood), ever more
     blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last
 
-    def __post_init__(self) -> None:
-        self.tokens = list(self.tokens)
+    def __post_init__(self, known: Several[int]) -> None:
+        self.tokens = array("i", known)
         self.injections = list(self.injections)
         self.bans = list(self.bans)
         if self.num_prompt == ALL:
@@ -276,7 +280,7 @@ class Sequence:
                 row.samples, row.forced = False, True
                 self.num_placeholders -= 1
         self._tell_constraint(tokens)
-        self.tokens += tokens
+        self.tokens.extend(tokens)
         self.num_outputs += len(tokens)
 
     def _tell_constraint(self, tokens: list[int]) -> None:
@@ -343,7 +347,9 @@ class Sequence:
     def unfollowed(self, position: int) -> list[int]:
         """Of the tokens before this position those that its grammar would have to follow yet, if all from
         there on were removed: of an injection behind which it began anew they are the grammar's before."""
-        return [] if self.constraint is None else self.tokens[self.constraint.followed(position) : position]
+        if self.constraint is None:
+            return []
+        return self.tokens[self.constraint.followed(position) : position].tolist()
 
     def banned_at(self, index: int) -> list[int]:
         """Tokens that may not stand there. Guards may have banned very many elsewhere."""
@@ -370,7 +376,7 @@ class Sequence:
             self.constraint.begin_anew(self.num_tokens + len(tokens))
         self.injections.append((self.num_outputs, len(tokens)))
         self.injection_starts.append(self.num_tokens - self.num_prompt)
-        self.tokens += tokens
+        self.tokens.extend(tokens)
 
 
 class SampledToken:

@@ -34,6 +34,17 @@ def counts(cache: BlockCache) -> tuple[int, int, int]:
     return cache.used, cache.cached, cache.free
 
 
+def test_those_who_begin_alike_have_the_same_names() -> None:
+    """Of a very long context each would take more than its tokens, and a fork is asked for by a line."""
+    cache, first, fork = BlockCache(8, BLOCK), sequence(), sequence([*range(8), 99, 99], stream=2)
+    compute(cache, first)
+    assert cache.match_prefix(fork) == 8
+    assert len(fork.block_hashes) == 2
+    for names in (fork.block_hashes, fork.token_hashes):
+        assert all(own is its for own, its in zip(names, first.block_hashes, strict=False))
+    cache.audit([first, fork])
+
+
 # -- growing ---------------------------------------------------------------------------------------
 
 

@@ -104,7 +104,7 @@ def admit(cache: BlockCache, blocks: int) -> Sequence:
 def grow(cache: BlockCache, sequence: Sequence, blocks: int) -> None:
     """To so many blocks, computed and known to the cache."""
     end = blocks * BLOCK
-    sequence.tokens += [sequence.stream] * (end - sequence.num_tokens)
+    sequence.tokens.extend([sequence.stream] * (end - sequence.num_tokens))
     assert cache.grow(sequence, end)
     sequence.num_computed = end
     cache.cache_full_blocks(sequence)
@@ -132,7 +132,7 @@ def turn_over(cache: BlockCache, times: int, dice: random.Random) -> None:
             taken += 1
             if len(sequence.blocks) == end:
                 live.remove((sequence, end))
-                ended.append(sequence.tokens)
+                ended.append(list(sequence.tokens))
                 cache.release(sequence)
     for sequence, _ in live:
         cache.release(sequence)

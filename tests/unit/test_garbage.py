@@ -118,6 +118,22 @@ def test_the_more_live_the_more_rarely_they_are_counted(monkeypatch: pytest.Monk
     assert standing.is_much
 
 
+def test_a_crowd_that_stays_is_not_looked_at_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    standing, alive = garbage.Standing(), garbage.MUCH // 4
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: alive)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    standing.looked_at()
+    standing.held = lambda: 2 * garbage.MUCH * garbage.OBJECT_BYTES
+    alive += 2 * garbage.MUCH
+    for _ in range(alive // math.prod(garbage.THRESHOLDS)):
+        standing.let_stay("stop", {"generation": 2})
+        assert not standing.is_much
+    standing.held = lambda: 0  # they have gone, and what they were has not
+    for _ in range(alive // math.prod(garbage.THRESHOLDS)):
+        standing.let_stay("stop", {"generation": 2})
+    assert standing.is_much
+
+
 async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     found, waits = iter([0, 0, FEW + 1, 0, 0, 0, 0, 0]), list[float]()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -78,12 +76,6 @@ def test_a_context_that_grows_and_goes_back_is_as_a_new_one(
             context.append_output(token)
         if data.draw(st.booleans()):
             (drafts,) = lookup.propose([(context, 3)])
-            assert drafts == found(context.tokens, 3)
+            assert drafts == found(list(context.tokens), 3)
 
-
-def test_of_a_context_that_is_gone_nothing_is_kept() -> None:
-    lookup, context = Lookup(LEAST), known([1, 2, 1, 2])
-    assert lookup.propose([(context, 2)]) == [[1, 2]]
-    del context
-    gc.collect()
-    assert not lookup._copies
+            context.append_output(0)  # nobody looks at its tokens any more

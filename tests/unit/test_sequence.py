@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -99,7 +100,7 @@ def steered() -> Sequence:
 
 
 def test_output_leaves_injections_out() -> None:
-    assert steered().tokens == [*PROMPT, 10, 11, 70, 71, 72, 12, 80, 13, 14]
+    assert list(steered().tokens) == [*PROMPT, 10, 11, 70, 71, 72, 12, 80, 13, 14]
     assert steered().output_tokens() == [10, 11, 12, 13, 14]
     assert steered().num_outputs == 5
 
@@ -126,7 +127,7 @@ def test_truncation_keeps_the_context_of_the_next_token(
 ) -> None:
     seq = steered()
     assert seq.truncate(index) == len(PROMPT) + len(left)
-    assert seq.tokens == [*PROMPT, *left]
+    assert list(seq.tokens) == [*PROMPT, *left]
     assert seq.injections == injections
     assert seq.num_outputs == index == len(seq.output_tokens())
 
@@ -207,9 +208,22 @@ def test_what_stood_since_is_as_it_was(changes: list[tuple[int, bool]]) -> None:
     assert seq.tokens_version == len(was) - 1
     for version, before in enumerate(was):
         stand = min(len(before), seq.stood_since(version))
-        assert seq.tokens[:stand] == before[:stand]
+        now = list(seq.tokens)
+        assert now[:stand] == before[:stand]
         if version >= len(was) - REMEMBERED:
-            assert seq.tokens[stand : stand + 1] != before[stand : stand + 1] or stand == len(before)
+            assert now[stand : stand + 1] != before[stand : stand + 1] or stand == len(before)
+
+
+def test_a_token_takes_four_bytes() -> None:
+    """Of a fork of a very long context nobody sends more than a line."""
+    count = 100_000
+    tracemalloc.start()
+    seq = Sequence(1, list(range(1000, 1000 + count)), Sampling(), credit=9, context=2 * count)
+    seq.append_output(7)
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 5 * count
+    assert list(seq.tokens) == [*range(1000, 1000 + count), 7]
 
 
 def test_a_rebuilt_sequence_is_as_it_was() -> None:

@@ -29,7 +29,7 @@ def follow_scripts() -> None:
         sampled = [(row, row.index + at) for row in rows for at in range(row.num_sampled)]
         for (row, index), to_sample in zip(sampled, logits, strict=True):
             sequence = row.sequence
-            prompt = spell.decode(sequence.tokens[: sequence.num_prompt], skip_special_tokens=False)
+            prompt = spell.decode(sequence.tokens[: sequence.num_prompt].tolist(), skip_special_tokens=False)
             script = prompt.rpartition("⟦")[2].partition("⟧")[0] if "⟦" in prompt else ""
             if script:
                 answer, at = _answer(script.split("⏭"), sequence.injections, index)
