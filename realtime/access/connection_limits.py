@@ -20,14 +20,14 @@ from realtime.transport.awaited_connections import network_of
 A_WHILE_MS = 1000
 
 
-async def _not_served_yet() -> None:
+async def _not_served() -> None:
     pass
 
 
 class OpenConnection(Struct, eq=False):
     network: str  # the peer's, as addresses are counted
     holder: Holder
-    revoke: Callable[[], Awaitable[None]] = _not_served_yet  # ends it: said by whoever serves it
+    revoke: Callable[[], Awaitable[None]] = _not_served  # ends it: said by whoever serves it
 
 
 class OpenConnections:
@@ -57,6 +57,7 @@ class OpenConnections:
         return connection
 
     def close(self, connection: OpenConnection) -> None:
+        connection.revoke = _not_served  # what follows on the same socket may be somebody else's
         if connection in self._connections:
             self._connections.remove(connection)
             _count_out(self._of_network, connection.network)

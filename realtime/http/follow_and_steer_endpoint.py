@@ -29,7 +29,7 @@ from realtime.http.bodies_and_headers import fields_of, query_of, read_body, req
 from realtime.http.guard import caller_of, holder_of, refusal_response
 from realtime.http.held_bodies import SMALL, held_body, holding_bodies
 from realtime.http.listener import HttpListener, ListenerSource
-from realtime.http.long_lived_routes import lasting, open_connection
+from realtime.http.long_lived_routes import ends_with_its_key, lasting
 from realtime.http.request_work import RequestWork
 from realtime.http.sse import TOO_SLOW, SseTimeouts
 from realtime.hub.frame_tokenizing import text_length
@@ -263,7 +263,7 @@ class FollowResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         listener = self._listener
-        open_connection(scope).revoke = listener.revoke
+        ends_with_its_key(scope, listener.revoke)
         following = FollowSource(listener)
         async with sse.watched_for_disconnect(receive, listener.leave):
             await self._work.do(lambda: self._hub.receive_frame(self._tenant, self._attach, listener))

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from realtime.transport.asgi_http_extension import with_cut_off
 from realtime.transport.awaited_connections import AwaitedConnections, network_of, peer_of
 from realtime.transport.flow_control import SendBuffer, cut_off, end_output
 from realtime.transport.http_connections import HttpConnections
@@ -148,7 +149,7 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         super().__init__(*given, **named)
         self.logger = _logger
         self.conn: RequestParser = RequestParser(self.limits.head_bytes)
-        self.app = in_small_writes(self.app)
+        self.app = with_cut_off(in_small_writes(self.app), lambda: cut_off(self.transport))
         self._late_bytes = 0
         self._answered = False  # whether an answer ends just now
         self._said = asyncio.Event()  # all of one, or the connection is lost

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from io import StringIO
@@ -150,6 +151,38 @@ async def test_answers_end_with_the_key_that_they_were_asked_for_by(keys: Keys) 
             assert '"unauthenticated"' in (await _rest(following.aiter_lines()))[-1]
         await other.control("b", "cancel")
         assert (await _rest(theirs))[-1] == "data: [DONE]"
+
+
+async def test_who_reads_a_large_answer_slowly_does_not_stay_when_the_key_is_revoked(keys: Keys) -> None:
+    only_one = ("--tenant", "t", "--max-connections", "1")
+    first, second = keys.add("first", *only_one), keys.add("second", *only_one)
+    server = keys.serve("--send-timeout-s", "600")
+    many = LONG | {"stream": False, "max_tokens": 40, "n": 32, "logprobs": 20}  # megabytes
+    reader, writer = await whole_answer(server, first, many)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    other, brief = Caller(server, second), LONG | {"max_tokens": 1}
+    assert (await other.ask(TEXTS, brief)).status_code == 429
+    keys.revoke("first")
+    async with asyncio.timeout(PATIENCE_S):
+        while (await other.ask(TEXTS, brief)).status_code == 429:
+            pass
+    writer.transport.abort()
+    assert "Traceback" not in server.log()
+
+
+async def whole_answer(
+    server: Served, key: str, body: dict[str, Any]
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """As somebody asks for it who takes little of it at a time."""
+    connected = socket.socket()
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connected.connect(("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(sock=connected, limit=4096)
+    asked = json.dumps(body).encode()
+    head = f"POST {TEXTS} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(asked)}"
+    writer.write(head.encode() + b"\r\n\r\n" + asked)
+    return reader, writer
 
 
 def _live(listing: httpx2.Response, names: set[str]) -> bool:

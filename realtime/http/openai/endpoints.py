@@ -20,7 +20,7 @@ from realtime.http import sse
 from realtime.http.bodies_and_headers import read_body, request_id_header
 from realtime.http.guard import caller_of, holder_of, set_refusal_headers
 from realtime.http.held_bodies import held_body
-from realtime.http.long_lived_routes import open_connection
+from realtime.http.long_lived_routes import ends_with_its_key
 from realtime.http.openai.completion_in_progress import CompletionSource, Dialect
 from realtime.http.openai.errors import error_response, renamed
 from realtime.http.openai.requests import read
@@ -91,7 +91,7 @@ class CompletionResponse(Response):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        open_connection(scope).revoke = self._source.revoke
+        ends_with_its_key(scope, self._source.revoke)
         async with sse.watched_for_disconnect(receive, self._source.leave):
             refusal = await self._source.begin()
             held_body(scope).let_go()  # what it asks for is started, and counted there
