@@ -220,9 +220,12 @@ class Connection:
         if not self.gone:
             self.gone = True
             self._hub.detach(self, self._cause)
-            # It and its peer know each other until garbage is looked for: streams must not wait for that.
+            # It and its peer know each other until garbage is looked for: nothing large must wait for that.
             self._live.clear()
+            self._coming.clear()
+            self._handed_over.clear()
             self._woken.clear()
+            self._replies.clear()
             self._taken.clear()
             self._read_acks.forget_all()
             self._read.clear()
@@ -427,6 +430,8 @@ class Connection:
                 self._read_acks.forget(stream)
 
     def _send(self, event: Event) -> None:
+        if self.gone:
+            return
         self._replies.append(self._codec.encode(event))
         self._reply_bytes += len(self._replies[-1])
         self.flush()

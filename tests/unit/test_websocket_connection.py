@@ -156,6 +156,22 @@ async def test_what_a_connection_leaves_behind_does_not_wait_until_garbage_is_lo
         gc.enable()
 
 
+async def test_replies_that_nobody_read_go_with_their_connection_and_none_is_kept_behind_it() -> None:
+    """It may be known for minutes yet, until garbage is looked for, and its client has come again: some MiB a
+    second."""
+    server, client, open_ = SimulatedServer(SIZE), Client(), dict[str, Connection]()
+    client.writable = False
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, open_, Observer()))  # type: ignore[arg-type]
+    client.say(protocol.Pause(request_id="nobody"))
+    while not any(connection._replies for connection in open_.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    (connection,) = open_.values()
+    client.hang_up()
+    await serving
+    connection.send_refusal(Refusal("overloaded", "too late"), start("one"))
+    assert not connection._replies
+
+
 async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_before_a_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
