@@ -113,7 +113,7 @@ class Codec:
             self._check_past(data)
             return self._decoder.decode(data)  # type: ignore[no-any-return]
         except msgspec.ValidationError as error:
-            mistake = error
+            mistake = error.with_traceback(None)  # which would know this frame, and so itself: a ring
         except UNREADABLE as error:
             raise self._unreadable(data, error) from None
         names = self._read(data, self._names)

@@ -60,6 +60,11 @@ class ReceiveQueue:
             self._news.set()
             self._set_reading()
 
+    def forget(self) -> None:
+        """What waits: nobody takes it any more."""
+        self._waiting.clear()
+        self._waiting_bytes = 0
+
     def hold(self) -> None:
         """Read nothing for a while: what the peer sends meanwhile waits at its own end."""
         self._held = True

@@ -89,6 +89,10 @@ class MessageAssembly:
         self.bytes += len(frame.data)
         return self._whole() if frame.fin else None
 
+    def forget(self) -> None:
+        """What has come of it: no more will."""
+        self._fragments, self.bytes = [], 0
+
     def _check_text(self, frame: Frame) -> None:
         try:
             if self._decoder is not None:

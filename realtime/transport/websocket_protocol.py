@@ -207,13 +207,11 @@ class WebSocketProtocol(SmallReads):
     def connection_lost(self, exc: Exception | None) -> None:
         self._server_state.connections.discard(self)
         self.forget_reads()
-        self._core.receive_eof()
-        self.received_messages.end(
-            CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.send_buffer.gave_up else ""
-        )
+        self._core.receive_eof()  # which has nothing left then of what was not whole
+        self._end_received(CloseCode.ABNORMAL_CLOSURE, TOOK_NOTHING if self.send_buffer.gave_up else "")
         self._stop_timers()
         self.closing.remove(self)
-        self._held_bytes = self.held.count(self.work, self._held_bytes, 0)
+        self._count_held()
 
     def pause_writing(self) -> None:
         self.send_buffer.pause()
@@ -230,7 +228,7 @@ class WebSocketProtocol(SmallReads):
         """uvicorn is stopping: say so, and let the closing handshake take its course."""
         if self._connecting:
             self._send_response(plain_response(503, "the server is shutting down\n"))
-            self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
+            self._end_received(CloseCode.ABNORMAL_CLOSURE)
         else:
             self._close(CloseCode.SERVICE_RESTART)
 
@@ -266,7 +264,7 @@ class WebSocketProtocol(SmallReads):
             self._receive_pong(bytes(frame.data))
         elif frame.opcode is Opcode.CLOSE:
             assert self._core.close_rcvd is not None
-            self.received_messages.end(self._core.close_rcvd.code, self._core.close_rcvd.reason)
+            self._end_received(self._core.close_rcvd.code, self._core.close_rcvd.reason)
         elif frame.opcode is Opcode.PING:
             self._receive_ping()
         else:
@@ -318,15 +316,15 @@ class WebSocketProtocol(SmallReads):
         if self._connecting:
             self._send_response(plain_response(500, "Internal Server Error\n"))
         self._close(code)
+        self.received_messages.forget()
+        self._count_held()
 
     @property
     def _max_message_bytes(self) -> int:
         return self._config.ws_max_size
 
     def _count_held(self) -> None:
-        """Behind its end nothing more is kept."""
-        unfinished = len(self._core.reader.buffer) + self._assembly.bytes
-        size = 0 if self.received_messages.ended else unfinished + self.received_messages.waiting_bytes
+        size = len(self._core.reader.buffer) + self._assembly.bytes + self.received_messages.waiting_bytes
         self._held_bytes = self.held.count(self.work, self._held_bytes, size)
 
     async def _give_to_app(self) -> Message:
@@ -383,7 +381,7 @@ class WebSocketProtocol(SmallReads):
 
     def _deny(self, response: Response) -> None:
         self._send_response(response)
-        self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
+        self._end_received(CloseCode.ABNORMAL_CLOSURE)
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -447,21 +445,27 @@ class WebSocketProtocol(SmallReads):
         if self._core.state is State.OPEN:
             self._core.send_close(code, reason)
             self._send_pending()
-            self.received_messages.end(code, reason)
+            self._end_received(code, reason)
             self._begin_closing()
 
     def _fail(self, code: int, reason: str) -> None:
         """RFC 6455, 7.1.7: tell the peer why, and take no more from it."""
         self._core.fail(code, reason)
         self._send_pending()
+        self._end_received(code, reason)
+
+    def _end_received(self, code: int, reason: str = "") -> None:
+        """What is not whole never will be, and this connection may be known for minutes yet, until garbage is
+        looked for."""
         self.received_messages.end(code, reason)
+        self._assembly.forget()
 
     def _end_received_as_failed(self) -> None:
         failure = self._core.close_sent
         if failure is None:
-            self.received_messages.end(CloseCode.ABNORMAL_CLOSURE)
+            self._end_received(CloseCode.ABNORMAL_CLOSURE)
         else:
-            self.received_messages.end(failure.code, failure.reason)
+            self._end_received(failure.code, failure.reason)
 
     def _end_output(self) -> None:
         self._begin_closing()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from functools import partial
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 # Errors and pongs may wait, so many or so many bytes of them, for a peer that sends and does not read.
 UNREAD_REPLY_LIMIT, UNREAD_REPLY_BYTES = 1_000, 1 << 20
 TAKEN_AT_ONCE = 256  # messages; others have their turn before more
+# Bytes, behind which it is seen whether the peer takes them: nobody counts what is written and has not left.
+WRITTEN_AT_ONCE = 64 << 10
 READ_A_TURN = 128  # streams that a peer is known to have read on: of a thousand, 30 ms
 STEERS_ENGINE = (
     protocol.Start
@@ -145,9 +147,10 @@ class Connection:
         self._coming = Counter[str]()
         self._handed_over = set[str]()  # request_ids: nothing about these is answered here any more
         self._woken: dict[Stream, None] = {}
-        self._replies: list[bytes] = []  # what belongs to no stream's history
+        self._replies = deque[bytes]()  # what belongs to no stream's history
         self._reply_bytes = 0
         self._taken: list[bytes] = []  # from streams, and written as soon as all that come together are
+        self._taken_bytes = 0
         self._next_piece: asyncio.Handle | None = None  # of what waits, when others had their turn
         self._all_said: asyncio.Event | None = None  # where somebody waits for that
         self._work = work
@@ -220,9 +223,12 @@ class Connection:
         if not self.gone:
             self.gone = True
             self._hub.detach(self, self._cause)
-            # It and its peer know each other until garbage is looked for: streams must not wait for that.
+            # It and its peer know each other until garbage is looked for: nothing large must wait for that.
             self._live.clear()
+            self._coming.clear()
+            self._handed_over.clear()
             self._woken.clear()
+            self._replies.clear()
             self._taken.clear()
             self._read_acks.forget_all()
             self._read.clear()
@@ -313,8 +319,7 @@ class Connection:
         self._live.add(stream)
         if self._coming:  # also what is there already is asked for again
             del self._coming[stream.request_id]
-        takes = len(self._taken) < TAKEN_AT_ONCE if self._taken else self._takes()
-        if takes:
+        if self._takes_more() if self._taken else self._takes():
             try:
                 self._take_events(stream)
             except Exception as error:  # noqa: BLE001 - as in `flush`
@@ -373,13 +378,18 @@ class Connection:
         """Whether the peer is ready for more, where nothing was taken: it was ready for that."""
         return self._next_piece is None and not self.gone and self._peer.writable
 
+    def _takes_more(self) -> bool:
+        """In one write, where something was taken."""
+        return len(self._taken) < TAKEN_AT_ONCE and self._taken_bytes < WRITTEN_AT_ONCE
+
     def _flush(self) -> None:
         """Give the peer all that it is ready for, in one write; where that is much, in several, and others
         have their turn in between."""
         if not (self._taken or self._takes()):
             return
+        replies = self._next_replies()
         until_s = 0.0
-        while self._woken:
+        while self._woken and not self._replies and self._taken_bytes < WRITTEN_AT_ONCE:
             stream = next(iter(self._woken))
             del self._woken[stream]
             self._take_events(stream)
@@ -388,14 +398,20 @@ class Connection:
                 until_s = until_s or now_s + TURN_S
                 if now_s >= until_s:
                     break
-        messages, self._taken = self._taken, []
-        if self._replies:
-            messages = self._replies + messages
-            self._replies, self._reply_bytes = [], 0
+        messages, self._taken, self._taken_bytes = replies + self._taken, [], 0
         if messages:
             self._peer.write(messages, text=self._codec.text, ping=self._read_acks.due())
-        if self._woken:
+        if self._woken or self._replies:
             self._next_piece = asyncio.get_running_loop().call_soon(self._write_next_piece)
+
+    def _next_replies(self) -> list[bytes]:
+        """As many as are written at once."""
+        replies, size = list[bytes](), 0
+        while self._replies and size < WRITTEN_AT_ONCE:
+            replies.append(self._replies.popleft())
+            size += len(replies[-1])
+        self._reply_bytes -= size
+        return replies
 
     def _write_next_piece(self) -> None:
         self._next_piece = None
@@ -408,7 +424,8 @@ class Connection:
         self._note_if_all_is_said()
 
     def _note_if_all_is_said(self) -> None:
-        if self._all_said is not None and (self.gone or (self._peer.writable and not self._woken)):
+        waits = bool(self._woken or self._replies)
+        if self._all_said is not None and (self.gone or (self._peer.writable and not waits)):
             self._all_said.set()
 
     def _take_events(self, stream: Stream) -> None:
@@ -419,6 +436,7 @@ class Connection:
             elif isinstance(event, protocol.Attached):
                 self._read_acks.ask(stream)
             taken.append(encode(event))
+            self._taken_bytes += len(taken[-1])
         if tokens:
             self._read_acks.sent(stream, tokens)
         if stream.final is not None:
@@ -427,6 +445,8 @@ class Connection:
                 self._read_acks.forget(stream)
 
     def _send(self, event: Event) -> None:
+        if self.gone:
+            return
         self._replies.append(self._codec.encode(event))
         self._reply_bytes += len(self._replies[-1])
         self.flush()

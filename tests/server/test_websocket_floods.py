@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import tracemalloc
 
 import pytest
@@ -132,3 +133,48 @@ async def test_of_a_payers_messages_that_never_end_few_are_held_on_however_many_
         ((echoed, peer),) = heard.items()
         await peer.send(message[-1:])
         assert await echoed == (Opcode.BINARY, bytes(190_000))
+
+
+LARGE = 1_000_000
+
+
+@pytest.mark.parametrize("closes", [False, True])
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(masked(Opcode.TEXT, b"a" * LARGE, fin=False), id="half a message"),
+        pytest.param(masked(Opcode.TEXT, b"a" * LARGE), id="a message that nobody takes"),
+    ],
+)
+async def test_what_a_peer_leaves_behind_does_not_wait_until_garbage_is_looked_for(
+    left: bytes, closes: bool
+) -> None:
+    """That is minutes later, and a peer comes again at once: half a message of each was 14 MiB a second.
+    Nor does it wait for the end of who has said that it closes."""
+    gone, has_come = Events(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        await has_come.wait()
+        while closes and (await receive())["type"] != "websocket.disconnect":
+            pass
+        gone.add("gone")
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(app) as server, raw_peer(server) as peer:
+            tracemalloc.start()
+            await peer.send(left + masked(Opcode.PING, b"has it come?"))
+            assert (await peer.read_frame())[0] == Opcode.PONG
+            assert tracemalloc.get_traced_memory()[0] > LARGE
+            has_come.set()
+            if closes:
+                await peer.send(masked(Opcode.CLOSE, (1000).to_bytes(2)))
+            await gone.next()
+            await peer.read_close()
+            assert tracemalloc.get_traced_memory()[0] < LARGE // 2
+            tracemalloc.stop()
+    finally:
+        gc.enable()

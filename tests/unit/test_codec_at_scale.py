@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -134,6 +135,28 @@ def test_of_a_frame_that_is_refused_nothing_but_its_names_is_kept() -> None:
         assert tracemalloc.get_traced_memory()[1] < MOST
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("subprotocol", [JSON_SUBPROTOCOL, MSGPACK_SUBPROTOCOL])
+@pytest.mark.parametrize("frame", [{"type": "start", "request_id": 1}, {"type": "nothing"}])
+def test_what_was_refused_does_not_wait_until_garbage_is_looked_for(
+    subprotocol: str, frame: dict[str, Any]
+) -> None:
+    """That is a hundred frames later, of a MiB each and more."""
+    codec = Codec(subprotocol)
+    said = frame | {"prompt": "a" * 1_000_000}
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        data = msgspec.json.encode(said).decode() if codec.text else msgspec.msgpack.encode(said)
+        with pytest.raises(Refusal) as refused:
+            codec.decode(data)
+        del data, refused
+        assert tracemalloc.get_traced_memory()[0] < 500_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
 
 
 def test_twenty_thousand_unknown_keys_are_ignored_like_one() -> None:

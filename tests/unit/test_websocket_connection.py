@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -156,6 +157,22 @@ async def test_what_a_connection_leaves_behind_does_not_wait_until_garbage_is_lo
         gc.enable()
 
 
+async def test_replies_that_nobody_read_go_with_their_connection_and_none_is_kept_behind_it() -> None:
+    """It may be known for minutes yet, until garbage is looked for, and its client has come again: some MiB a
+    second."""
+    server, client, open_ = SimulatedServer(SIZE), Client(), dict[str, Connection]()
+    client.writable = False
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, open_, Observer()))  # type: ignore[arg-type]
+    client.say(protocol.Pause(request_id="nobody"))
+    while not any(connection._replies for connection in open_.values()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    (connection,) = open_.values()
+    client.hang_up()
+    await serving
+    connection.send_refusal(Refusal("overloaded", "too late"), start("one"))
+    assert not connection._replies
+
+
 async def test_what_many_streams_have_to_say_is_written_in_pieces_and_all_of_it_before_a_close(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -270,6 +287,82 @@ async def test_what_a_step_brings_to_very_many_streams_of_one_connection_is_writ
     assert client.tokens == [[1, 1]]
     await asyncio.sleep(0)
     assert client.tokens == [[1, 1], [1]]
+    client.hang_up()
+    await serving
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not is_so():  # noqa: ASYNC110 - each turn does more
+            await asyncio.sleep(0)
+
+
+class SlowClient(Client):
+    """Takes one write, and then no more for a while."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = list[list[bytes]]()
+
+    def write(self, messages: list[bytes], *, text: bool, ping: bytes | None = None) -> None:
+        super().write(messages, text=text, ping=ping)
+        self.written.append(messages)
+        self.writable = False
+
+    def take(self) -> None:
+        self.writable = True
+        self.on_writable()
+
+
+async def test_what_is_long_is_taken_from_few_streams_before_it_is_known_whether_the_peer_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What has left a stream is on no account: each of a tenant's connections had MiB of that."""
+    monkeypatch.setattr("realtime.websocket.connection.TURN_S", 60.0)
+    server, client = SimulatedServer(SIZE), SlowClient()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, {}, Observer()))  # type: ignore[arg-type]
+    await _until(lambda: len(client.written) == 1)
+    long = Params(stop=[f"{at:100}" for at in range(16)])
+    monkeypatch.setattr("realtime.websocket.connection.WRITTEN_AT_ONCE", len(msgspec.json.encode(long)))
+    for name in "abc":
+        client.say(start(name, params=long))
+    await _until(lambda: len(server.hub.streams) == 3)
+    for _ in "ab":
+        client.take()
+        assert len(client.written[-1]) == 1
+        await asyncio.sleep(0)
+    client.hang_up()
+    await serving
+
+
+async def test_of_many_replies_no_more_is_written_than_it_is_known_that_the_peer_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And all of them before whatever its streams have to say."""
+    monkeypatch.setattr("realtime.websocket.connection.WRITTEN_AT_ONCE", 1_000)
+    server, client, open_ = SimulatedServer(SIZE), SlowClient(), dict[str, Connection]()
+    serving = asyncio.create_task(serve(client, server.hub, CALLER, PayerWork(), LIMITS, open_, Observer()))  # type: ignore[arg-type]
+    await _until(lambda: len(client.written) == 1)
+    (connection,) = open_.values()
+    client.say(start("one"))
+    for number in range(20):
+        client.say(protocol.Pause(request_id="x" * 100, ref=f"{number}"))
+    await _until(lambda: len(connection._replies) == 20)
+    ending = asyncio.create_task(connection.until_all_is_said())
+    told = list[protocol.Error | protocol.Started]()
+    while len(told) < 21:
+        client.take()
+        assert not ending.done()
+        assert sum(map(len, client.written[-1])) < 2_000
+        told += msgspec.json.decode(
+            b"[" + b",".join(client.written[-1]) + b"]", type=list[protocol.Error | protocol.Started]
+        )
+        await asyncio.sleep(0)
+    client.take()
+    await ending
+    *replies, started = told
+    assert [reply.ref for reply in replies] == [str(number) for number in range(20)]
+    assert isinstance(started, protocol.Started)
     client.hang_up()
     await serving
 
