@@ -244,6 +244,14 @@ async def test_limits_that_are_none(limits: dict[str, object]) -> None:
             await midstream.connect(server.url)
 
 
+async def test_a_session_is_named_in_a_few_characters_as_it_is_said_again_where_its_connection_is_lost(
+    server: FakeServer,
+) -> None:
+    server.session = "s" * 64
+    with pytest.raises(midstream.ProtocolError, match="session_id"):
+        await midstream.connect(server.url)
+
+
 async def test_another_version_of_the_protocol() -> None:
     async with FakeServer(first_event=Ready(protocol=9, session_id="s", models=[], limits={})) as server:
         with pytest.raises(midstream.ProtocolError, match="protocol 1"):
