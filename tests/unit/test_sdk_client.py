@@ -211,6 +211,18 @@ async def test_a_redirect_to_what_is_no_address(there: str) -> None:
     assert not caught.value.retryable
 
 
+async def test_a_redirect_takes_no_key_along() -> None:
+    async with FakeServer(status=302) as server, FakeServer() as elsewhere:
+        server.headers = {"Location": elsewhere.url.replace("http", "ws")}
+        async with midstream.connect(server.url, api_key="k"):
+            pass
+    keys = [
+        server.requests[0].headers.get("Authorization"),
+        elsewhere.requests[0].headers.get("Authorization"),
+    ]
+    assert keys == ["Bearer k", None]
+
+
 async def test_nobody_there() -> None:
     async with FakeServer() as server:
         url = server.url
