@@ -250,6 +250,7 @@ class FakeServer:
         self.requests: list[Request] = []
         self.status = status  # which connections are answered with; any but 101 refuses them
         self.headers: dict[str, str] = {}  # of a refusal
+        self.session = "s"  # what the names of its sessions begin with
         self._responder = responder
         self._first_event = first_event
         self._ssl = ssl
@@ -284,7 +285,9 @@ class FakeServer:
         peer = Peer(socket)
         if isinstance(self._first_event, Ready):
             self._sessions += 1
-            await peer.send(msgspec.structs.replace(self._first_event, session_id=f"s{self._sessions}"))
+            await peer.send(
+                msgspec.structs.replace(self._first_event, session_id=f"{self.session}{self._sessions}")
+            )
         elif self._first_event is not None:
             await peer.send(self._first_event)
         self._peers.put_nowait(peer)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from midstream.cli.tool_functions import NotFound, load_agent, load_tool
-from midstream.protocol import Attach, Attached, Replace, Rewound, Start
+from midstream.protocol import Attach, Attached, Pause, Paused, Replace, Rewound, Start
 from tests.fakes.pseudo_terminal import CTRL_C, CTRL_D, DOWN, ENTER, ESCAPE, UP, Terminal
 from tests.fakes.scripted_server import FakeServer, Peer, final
 from tests.server.server_process import PATIENCE_S, Served, decoded, environment, streams
@@ -295,6 +295,25 @@ async def test_leaving_while_an_interjection_is_typed(chat: Terminal, toy: Serve
     chat.type("q" + CTRL_C)
     assert await chat.ended() == 130
     await toy.until_idle()
+
+
+@pytest.mark.parametrize("end", ["final", "lost"])
+async def test_an_answer_that_ends_while_an_interjection_is_typed(opened: Open, end: str) -> None:
+    async with FakeServer() as fake:
+        terminal = await opened(fake.url)
+        await fake.peer()
+        peer, start = await begun(fake, terminal, "Hi")
+        await peer.send_tokens(start, 0, "Half an ans")
+        await terminal.until("Half an ans")
+        terminal.type("i")
+        pause = await peer.receive(Pause)
+        await peer.send(Paused(request_id=start.request_id, ref=pause.ref, index=1, reason="client"))
+        await terminal.until("interject ▸")
+        if end == "final":
+            await peer.send(final(start.request_id, 1, "cancelled"))
+        else:
+            await peer.socket.close(4403)
+        await terminal.until_so(lambda seen: seen.rstrip().endswith("▸"), "the next prompt")
 
 
 async def test_a_terminal_that_vanishes_leaves_nothing_decoding(chat: Terminal, toy: Served) -> None:

@@ -211,6 +211,18 @@ async def test_a_redirect_to_what_is_no_address(there: str) -> None:
     assert not caught.value.retryable
 
 
+async def test_a_redirect_takes_no_key_along() -> None:
+    async with FakeServer(status=302) as server, FakeServer() as elsewhere:
+        server.headers = {"Location": elsewhere.url.replace("http", "ws")}
+        async with midstream.connect(server.url, api_key="k"):
+            pass
+    keys = [
+        server.requests[0].headers.get("Authorization"),
+        elsewhere.requests[0].headers.get("Authorization"),
+    ]
+    assert keys == ["Bearer k", None]
+
+
 async def test_nobody_there() -> None:
     async with FakeServer() as server:
         url = server.url
@@ -242,6 +254,14 @@ async def test_limits_that_are_none(limits: dict[str, object]) -> None:
     async with FakeServer(first_event=replace(READY, limits=limits)) as server:
         with pytest.raises(midstream.ProtocolError, match=f"expected `{next(iter(limits))}` of"):
             await midstream.connect(server.url)
+
+
+async def test_a_session_is_named_in_a_few_characters_as_it_is_said_again_where_its_connection_is_lost(
+    server: FakeServer,
+) -> None:
+    server.session = "s" * 64
+    with pytest.raises(midstream.ProtocolError, match="session_id"):
+        await midstream.connect(server.url)
 
 
 async def test_another_version_of_the_protocol() -> None:

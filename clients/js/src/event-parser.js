@@ -31,6 +31,7 @@ const FIELDS = {
 
 /** The limits that are heeded here. What a client says by itself, as to grant credit, is a shorter message. */
 const LEAST = { max_message_bytes: 1000, max_grace_ms: 0 };
+const MAX_SESSION_ID = 64; // characters: a client says it again, as it was said
 
 /** The server's first event, `ready`. Throws what is wrong with it. @param {string} text @returns {Ready} */
 export function parseReady(text) {
@@ -38,6 +39,9 @@ export function parseReady(text) {
   if (event.type === "error") throw fromEvent(event);
   if (event.type !== "ready" || event.protocol !== VERSION) {
     throw new ProtocolError(`expected "ready" of protocol ${VERSION}, got ${text.slice(0, 100)}`);
+  }
+  if (!event.session_id || event.session_id.length > MAX_SESSION_ID) {
+    throw new ProtocolError(`expected a \`session_id\` of 1 to ${MAX_SESSION_ID} characters, got "${event.session_id.slice(0, 100)}"`);
   }
   for (const [name, least] of Object.entries(LEAST)) {
     const { [name]: limit = least } = event.limits;

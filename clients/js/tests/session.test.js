@@ -53,6 +53,15 @@ test("first words that are not right are refused, and the socket closed", async 
   }
 });
 
+test("a session is named in a few characters, as it is said again where its connection is lost", async () => {
+  for (const session_id of ["", "s".repeat(65)]) {
+    const connecting = connect("http://host", { WebSocket: FakeSocket });
+    FakeSocket.last.receive({ ...READY, session_id });
+    await assert.rejects(connecting, { name: "ProtocolError", message: /expected a .session_id. of/ });
+    assert.notEqual(FakeSocket.last.closedWith, null);
+  }
+});
+
 test("limits that are none are refused, and the socket closed", async () => {
   const wrong = [
     ...["many", null, -1, 30, 1000.5, [1000]].map((bytes) => ({ max_message_bytes: bytes })),

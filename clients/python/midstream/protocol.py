@@ -32,6 +32,7 @@ MAX_ANSWERED = 64
 
 RequestId = Annotated[str, Meta(min_length=1, max_length=128)]
 Ref = Annotated[str, Meta(max_length=64)]
+SessionId = Annotated[str, Meta(min_length=1, max_length=64)]  # a client says it again, as it was said
 Index = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 TokenId = Annotated[int, Meta(ge=0, le=MAX_INDEX)]
 InjectedTokens = Annotated[list[TokenId], Meta(min_length=1)]
@@ -353,7 +354,7 @@ class Replace(Frame, kw_only=True):
     """This connection stands in for the one whose `ready` had this `session_id`: that one is closed, and
     nothing that it still sends is heard."""
 
-    session_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    session_id: SessionId
 
 
 class Ping(Frame, kw_only=True):
@@ -425,7 +426,7 @@ class CatalogModel(Struct, kw_only=True, omit_defaults=True):
 
 class Ready(Event, kw_only=True):
     protocol: int
-    session_id: str
+    session_id: SessionId
     models: list[str]
     limits: dict[str, Any]
     catalog: list[CatalogModel] = []

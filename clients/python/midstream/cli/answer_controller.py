@@ -17,7 +17,7 @@ from midstream.agent import Run
 from midstream.cli.answer_view import TEMPERATURE_STEP, AnswerView
 from midstream.cli.key_bindings import Intent
 from midstream.cli.sanitize import sanitize
-from midstream.errors import ConnectionLost, RequestError, RequestFinished
+from midstream.errors import ConnectionLost, MidstreamError, RequestError, RequestFinished
 from midstream.protocol import Event, Snapshot, Token, ToolCallDone
 from midstream.spans import Call
 from midstream.stream_core import Chunk
@@ -133,19 +133,25 @@ class AnswerController:
         await self._stream.adjust(at=self._view.rewind_target(), seed=secrets.randbits(53))
 
     async def _interject(self) -> None:
-        """Pause, ask, put it where the person has read to, and go on: also if nothing was said after all."""
+        """Pause, ask, put it where the person has read to, and go on: also if nothing was said after all.
+        Where this is cancelled the answer is left, or has ended, and nothing of it is waited for."""
         was_paused = self._waits_for_us
         if not was_paused:
             await self._stream.pause()
             self._update_view()
+        async with self._asking:
+            text = await self._prompt("interject ▸ ", "")
         try:
-            async with self._asking:
-                text = await self._prompt("interject ▸ ", "")
             if text:
                 await self._inject(text)
-        finally:
-            if not was_paused:
-                await self._stream.resume()
+        except MidstreamError:
+            await self._go_on(was_paused)
+            raise
+        await self._go_on(was_paused)
+
+    async def _go_on(self, was_paused: bool) -> None:
+        if not was_paused:
+            await self._stream.resume()
 
     async def _inject(self, text: str) -> None:
         index = await self._stream.inject(messages=[{"role": "user", "content": text}], at=self._view.index)
