@@ -34,7 +34,9 @@ class Tags(Struct, frozen=True):
 
 class Header(Struct, frozen=True):
     """The spelling of what stands before a call's arguments: one of `ends` completes it, and `name` finds the
-    name in all of it. Where every message of the model has a header, the others tell what follows them."""
+    name in what stands before that, without blanks around it. Where every message of the model has a header,
+    the others tell what follows them. They are looked for again at each of `ends`: each is to cost no more
+    than to read the header once."""
 
     ends: tuple[str, ...]
     name: str
@@ -122,7 +124,7 @@ TOOL_FORMATS = (
         fills=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
         header=Header(
             ends=("<|tool_call_argument_begin|>",),
-            name=r"^\s*(?:functions\.)?(.+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>$",
+            name=r"^(?:functions\.)?(.+?)(?::\d+)?$",
         ),
         found_by=(("<|tool_call_argument_begin|>",),),
     ),
@@ -161,7 +163,7 @@ TOOL_FORMATS = (
         ),
         sections=("<｜tool▁calls▁begin｜>",),
         fills=("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        header=Header(ends=("\n",), name=r"<｜tool▁sep｜>([^\s`]+)\n$"),
+        header=Header(ends=("\n",), name=r"<｜tool▁sep｜>([^\s`<]+)$"),
         found_by=(("<｜tool▁sep｜>", "```json"),),
     ),
     ToolFormat(
@@ -175,7 +177,7 @@ TOOL_FORMATS = (
         ),
         sections=("<｜tool▁calls▁begin｜>",),
         fills=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-        header=Header(ends=("<｜tool▁sep｜>",), name=r"^\s*(.+?)\s*<｜tool▁sep｜>$"),
+        header=Header(ends=("<｜tool▁sep｜>",), name=r"^(.+)$"),
         found_by=(("<｜tool▁sep｜>",),),
     ),
     ToolFormat(
@@ -183,9 +185,7 @@ TOOL_FORMATS = (
         "named",
         opens=("[TOOL_CALLS]",),
         writing=Writing("[TOOL_CALLS]NAME[ARGS]ARGUMENTS"),
-        header=Header(
-            ends=("[ARGS]", "{"), name=r"^\s*([^\s\[{]+?)\s*(?:\[CALL_ID\][^\[{]*)?(?:\[ARGS\]|\{)$"
-        ),
+        header=Header(ends=("[ARGS]", "{"), name=r"^([^\s\[{]+)\s*(?:\[CALL_ID\][^\[{]*)?$"),
         found_by=(("[TOOL_CALLS]", "[ARGS]"),),
     ),
     ToolFormat(

@@ -44,7 +44,8 @@ class NamedCall:
         if len(self._read) > LONGEST_NAME:
             return Step.BROKEN
         if self.name is None:
-            found = self._end_header() if self._read.endswith(self._ends) else Step.MORE
+            end = next((end for end in self._ends if self._read.endswith(end)), None)
+            found = Step.MORE if end is None else self._end_header(self._read[: -len(end)])
             if found is not Step.MORE:
                 return found
         if char == "{":
@@ -54,8 +55,10 @@ class NamedCall:
             return self._read_arguments(self._scanner, char)
         return Step.MORE
 
-    def _end_header(self) -> Step:
-        header = self._delimiters.spelt(self._read)
+    def _end_header(self, read: str) -> Step:
+        header = self._delimiters.spelt(read).strip()
+        if len(header) > LONGEST_NAME:  # many delimiters that are one token each
+            return Step.BROKEN
         named = re.search(self._header.name, header)
         if named is not None:
             self.name, self._read = named[1], ""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from typing import Any, cast
 
 import pytest
 
-from realtime.tools.call_reader import LONGEST_UNTOLD
+from realtime.tools.call_reader import LONGEST_NAME, LONGEST_UNTOLD
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
 from realtime.tools.marks import Marks
 from realtime.tools.parts import CallBegun, CallEnded, Content
@@ -250,6 +251,43 @@ def test_a_name_has_a_limit(name: str) -> None:
     held = [reader.feed(token, at) for at, token in enumerate(pieces.tokens(opened + "x" * 1200))]
     given_back = "".join(part.text for parts in held for part in parts if isinstance(part, Content))
     assert "x" * 500 in given_back
+
+
+@pytest.mark.parametrize("name", [form.name for form in TOOL_FORMATS if form.body == "named"])
+def test_a_header_is_looked_at_no_longer_than_it_is(name: str) -> None:
+    """Whatever blanks, lines and names stand in it: where it cost more, this would not end."""
+    header = BY_NAME[name].header
+    parts = (" ", "a", ":1", "[CALL_ID]", "<|channel|>", BY_NAME["deepseek_v31"].header.ends[0])
+    for one, other in itertools.product(parts, repeat=2):
+        text = f" {one * 9000}{other * 9000}\n {one * 9000}`"
+        for pattern in filter(None, (header.name, header.reasoning)):
+            re.search(pattern, text.strip())
+
+
+@pytest.mark.parametrize("name", ["kimi_k2", "deepseek_v3", "deepseek_v31"])
+def test_a_header_of_many_delimiters_is_given_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a token, and much text to look at, again wherever it may end."""
+    pieces = pieces_of(name, single=True)
+    form, looked = BY_NAME[name], list[int]()
+    search = re.search
+
+    def counted(pattern: str, text: str) -> re.Match[str] | None:
+        looked.append(len(text))
+        return search(pattern, text)
+
+    monkeypatch.setattr("realtime.tools.named_call.re.search", counted)
+    end = form.header.ends[0]
+    delimiter = form.opens[0] if end == "\n" else end
+    text = form.opens[0] + "a\nb" + f"{delimiter}`{end}" * 150
+    said = told(pieces.reader(OFFERED), pieces.tokens(text))
+    assert max(looked) <= LONGEST_NAME
+    assert said.calls == []
+
+
+def test_blanks_are_no_name() -> None:
+    pieces = pieces_of("deepseek_v31", single=True)
+    begin, end = BY_NAME["deepseek_v31"].opens[0], BY_NAME["deepseek_v31"].header.ends[0]
+    assert told(pieces.reader(OFFERED), pieces.tokens(f"{begin} {end}{{}}")).calls == []
 
 
 ENDLESS = {"blanks": " \n", "lists": "[[1,", "numbers": "1", "quotes": "'", "opened": '{"', "text": "a"}
