@@ -14,6 +14,7 @@ import re
 from typing import Literal, NamedTuple
 
 LONGEST_PATH = 256
+LONGEST_ESCAPE = 12  # the two halves of a pair
 _STEP = re.compile(r"""\.([^\W\d]\w*)|\[(\d{1,9})\]|\[(\*)\]|\.(\*)|\[("(?:[^"\\]|\\.)*")\]""")
 _BEHIND_WORDS = ",:]} \t\r\n"
 _HIGH_HALVES = ("d8", "d9", "da", "db")
@@ -200,19 +201,19 @@ class ValueReader:
 def decoded(text: str, begin: int, until: int, most: int) -> tuple[str, list[int]]:
     """What the string says that begins at `begin`, as far as before `until`, and where each of its characters
     begins; of so many characters of the text."""
-    at = max(begin + 1, until - most)
-    while (
-        at < until and at > begin + 1 and "\\" in text[max(0, at - 12) : at]
-    ):  # it might be within an escape
-        at += 1
-    reader, said, places = ValueReader(()), "", list[int]()
+    first = max(begin + 1, until - most)
+    at = max(begin + 1, first - LONGEST_ESCAPE)  # be it within one: it is read to its end before the first
+    written = text[begin + 1 : at]
+    at -= (len(written) - len(written.rstrip("\\"))) % 2
+    reader, said, places = ValueReader(()), list[str](), list[int]()
     reader.read('"')
     for place in range(at, until):
         more = reader.read(text[place]).text
-        places += [at] * len(more)
+        if at >= first:
+            places += [at] * len(more)
+            said.append(more)
         at = place + 1 if more else at
-        said += more
-    return said, places
+    return "".join(said), places
 
 
 def _decoded(escape: str) -> str:

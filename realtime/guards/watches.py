@@ -15,6 +15,7 @@ from midstream.protocol import Channel, Guard
 from realtime.guards.json_path import ValueReader, decoded, parsed
 from realtime.guards.pattern import START, Pattern, pattern_of
 
+FEW = 64  # characters that are decoded first to find where something begins: it takes some us each
 CHANNELS: tuple[Channel, ...] = ("content", "reasoning", "arguments")
 
 
@@ -46,9 +47,14 @@ class Hit(NamedTuple):
         if not self.quoted:
             since = max(self.begin, self.end - most - 1)  # no more is read, and one asks what stood before
             return since + self.pattern.begin(text[since:until], self.end - since, most)
-        said, places = decoded(text, self.begin, until, 6 * most)
-        end = bisect_left(places, self.end)
-        return places[self.pattern.begin(said, end, most)] if end else self.begin
+        looked = min(FEW, most)
+        while True:
+            said, places = decoded(text, self.begin, until, 6 * looked)
+            end = bisect_left(places, self.end)
+            begin = self.pattern.begin(said, end, looked) if end else 0
+            if begin > max(0, end - looked) or looked == most:
+                return places[begin] if end else self.begin
+            looked = min(4 * looked, most)
 
 
 class Watch(Protocol):

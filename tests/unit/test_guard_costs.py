@@ -13,7 +13,9 @@ from realtime.guards import characters
 from realtime.guards import pattern as patterns
 from realtime.guards.arrows import Arrows
 from realtime.guards.automaton import MOST_POSITIONS, RegexError
+from realtime.guards.json_path import Said, ValueReader
 from realtime.guards.pattern import MOST_BACK, MOST_REMEMBERED, MOST_STEPS, START, Pattern, Remembered
+from realtime.guards.watches import Hit
 from realtime.hub.frame_tokenizing import text_length
 from realtime.hub.hub import LONG_TEXT
 
@@ -160,3 +162,21 @@ def test_what_is_short_and_repeats_much_is_read_in_a_thread(source: str) -> None
 
     assert text_length(asked(source)) > LONG_TEXT
     assert text_length(asked("[aeiou]{2}")) < LONG_TEXT
+
+
+@pytest.mark.parametrize("before", [0, 60, 300, 2000, 3900])
+def test_of_a_string_of_json_no_more_is_decoded_than_what_is_found_is_long(
+    before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A guard that goes back does so with each token. Where escapes stand close together it is found, too."""
+    reads, read = list[str](), ValueReader.read
+
+    def counted(self: ValueReader, char: str) -> Said:
+        reads.append(char)
+        return read(self, char)
+
+    monkeypatch.setattr(ValueReader, "read", counted)
+    text = '{"q": "' + "x\\n" * 10_000 + "a" + "b" * before + "c"
+    hit = Hit(len(text), 6, Pattern("ab*c"), quoted=True)
+    assert hit.begins(text, MOST_BACK) == len(text) - before - 2
+    assert len(reads) < 500 + 40 * before
