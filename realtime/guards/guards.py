@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from midstream.protocol import Beside, Guard, GuardAction
 from realtime.guards.acts import Acts
 from realtime.guards.pattern import MOST_BACK
-from realtime.guards.reading import Find, GuardReading, Written
+from realtime.guards.reading import Find, GuardReading, Text, Written
 from realtime.guards.watches import patterns_of
 
 GUARD_BYTES = 600  # what one weighs
@@ -76,6 +76,22 @@ class Guards:
 
     def read_on(self) -> None:
         self._reading.read_on()
+
+    @property
+    def at_once(self) -> int:
+        """How many characters may come with a token without being foreseen."""
+        return self._reading.at_once
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether they have begun to read what was foreseen, and not read all of it."""
+        return self._reading.reads_ahead
+
+    def foresee(self, texts: Sequence[Text]) -> bool:
+        """What is to be said beside the content, with the next token that says anything there: where it is
+        long it is read before that is judged, a part each time that this is asked. Returns whether there is
+        more to read."""
+        return self._reading.foresee(texts)
 
     def read(self, content: str, beside: Sequence[Beside]) -> None:
         """What is said without a token, and is not judged."""

@@ -1,9 +1,10 @@
 """What the guards of a stream have read: how far, where each watch stands in it, and the way back.
 
-What comes with a token is read at once. What stands without one may be long: a call that an injection fills,
-one that is open where guards begin, what is read again after a rewind. That is read a part at a time, so that
-others have their turn in between. Where the output goes back they go back to a copy, and read on from
-there. It knows texts and counts; what is found is judged by others.
+What comes with a token is read at once, and where it is long, as an argument that is told once it is whole,
+a part at a time before the token is taken in. What stands without one may be long: a call that an injection
+fills, one that is open where guards begin, what is read again after a rewind. That is read a part at a time,
+too, so that others have their turn in between. Where the output goes back they go back to a copy, and read on
+from there. It knows texts and counts; what is found is judged by others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import copy
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from midstream.protocol import Beside, Channel, Guard, Reasoning, ToolArguments, ToolCall, ToolCallDone
@@ -112,12 +113,14 @@ class GuardReading:
         self._reasoning_ends, self._arguments_ends = array("q"), array("q")
         self._reasoning_tokens = array("q")
         self._copies = [self._copy()]
+        self._ahead: _Ahead | None = None
         self._read_what_stands(written)
 
     @property
     def bytes(self) -> int:
         copies = COPY_BYTES * len(self._watches) * len(self._copies)
-        return copies + 24 * len(self._reasoning_ends) + sum(len(text) for _, text in self._unread)
+        ahead = 0 if self._ahead is None else self._ahead.bytes
+        return copies + 24 * len(self._reasoning_ends) + _length(self._unread) + ahead
 
     @property
     def unread(self) -> bool:
@@ -144,11 +147,34 @@ class GuardReading:
         self._copy_if_far()
         return finds
 
+    @property
+    def at_once(self) -> int:
+        """How many characters are read at once: some ms."""
+        return max(1, READ_AT_ONCE // max(1, len(self._watches)))
+
+    @property
+    def reads_ahead(self) -> bool:
+        return self._ahead is not None and bool(self._ahead.unread)
+
+    def foresee(self, texts: Sequence[Text]) -> bool:
+        """What will be said beside the content, by the next token that says anything there: where it is long
+        a part of it is read each time that this is asked. Returns whether there is more to read."""
+        if self._ahead is None or not self._ahead.is_of(self.counts, texts):
+            self._ahead = _Ahead(self, texts) if _length(texts) > self.at_once else None
+        elif self._ahead.unread:
+            self._ahead.read_on()
+        return self.reads_ahead
+
     def read(self, content: str, beside: Sequence[Beside]) -> dict[int, Find]:
         """What each watch finds first."""
         while self._unread:
             self.read_on()
-        finds = dict[int, Find]()
+        finds, ahead = dict[int, Find](), self._ahead
+        if beside and ahead is not None:
+            self._ahead = None
+            if ahead.is_of(self.counts, list(_texts("", beside))):
+                self._watches, self.counts, finds = ahead.whole()
+                beside = ()
         for kind, text in _texts(content, beside):
             for at, find in self._read(kind, text):
                 finds.setdefault(at, find)
@@ -161,16 +187,21 @@ class GuardReading:
 
     def read_on(self) -> None:
         """Read a part of what is unread."""
-        left = max(1, READ_AT_ONCE // max(1, len(self._watches)))
-        while self._unread and left > 0:
-            kind, text = self._unread.popleft()
-            if kind != "call" and len(text) > left:
-                self._unread.appendleft((kind, text[left:]))
-                text = text[:left]
-            self._read(kind, text)
-            left -= max(1, len(text))
+        self.read_part(self._unread)
         if not self._unread:
             self._copy_if_far()
+
+    def read_part(self, unread: deque[Text]) -> list[tuple[int, Find]]:
+        """What each watch found in it."""
+        left, finds = self.at_once, list[tuple[int, Find]]()
+        while unread and left > 0:
+            kind, text = unread.popleft()
+            if kind != "call" and len(text) > left:
+                unread.appendleft((kind, text[left:]))
+                text = text[:left]
+            finds += self._read(kind, text)
+            left -= max(1, len(text))
+        return finds
 
     def _read(self, kind: Kind, text: str) -> list[tuple[int, Find]]:
         """What each watch found in it."""
@@ -216,6 +247,7 @@ class GuardReading:
 
     def cut(self, written: Written) -> None:
         """Only that stands. Where that is less than stood where they began, they begin there."""
+        self._ahead = None
         index, stands = len(written), (len(written.content()), len(written.reasoning()), written.calls)
         while self._copies:
             last = self._copies[-1]
@@ -274,7 +306,45 @@ class GuardReading:
         return self._begin + len(self._reasoning_ends)
 
     def _copy(self) -> Copy:
-        return Copy(self._tokens, self.counts, [watch and watch.copy() for watch in self._watches])
+        return Copy(self._tokens, self.counts, self.copied_watches())
+
+    def copied_watches(self) -> list[Watch | None]:
+        return [watch and watch.copy() for watch in self._watches]
+
+
+class _Ahead:
+    """Texts that are to be said, as read by what stands where another reading does; that one stays as it
+    is."""
+
+    def __init__(self, reading: GuardReading, texts: Sequence[Text]) -> None:
+        self.unread = deque(texts)
+        self._texts = list(texts)
+        self._begun = reading.counts
+        self._reading = copy.copy(reading)
+        self._reading._watches, self._reading._ahead = reading.copied_watches(), None
+        self._finds = dict[int, Find]()
+
+    @property
+    def bytes(self) -> int:
+        return _length(self._texts) + COPY_BYTES * len(self._reading._watches)
+
+    def is_of(self, counts: Counts, texts: Sequence[Text]) -> bool:
+        """Whether it is these texts that are read here, from there on."""
+        return counts == self._begun and texts == self._texts
+
+    def read_on(self) -> None:
+        for at, find in self._reading.read_part(self.unread):
+            self._finds.setdefault(at, find)
+
+    def whole(self) -> tuple[list[Watch | None], Counts, dict[int, Find]]:
+        """The watches and counts behind them, and what was found first."""
+        while self.unread:
+            self.read_on()
+        return self._reading._watches, self._reading.counts, self._finds
+
+
+def _length(texts: Iterable[Text]) -> int:
+    return sum(len(text) for _, text in texts)
 
 
 def _texts(content: str, beside: Sequence[Beside]) -> Iterator[Text]:

@@ -115,7 +115,7 @@ class IncomingNews:
         is_dear = False
         if entry is not None and (is_dear := entry.stream.is_dear()):
             # What they have to read again is more of it, and nothing behind it is in the same turn.
-            at_once = not (entry.stream.reading or news.changes)
+            at_once = not (entry.stream.reading or entry.stream.reads_ahead or news.changes)
             tokens = GUARDED_TOKEN * tokens if at_once else NEWS_A_TURN
         elif news.changes:
             tokens += CHANGE * len(news.changes) + sum(map(_read, news.changes))
@@ -209,6 +209,9 @@ class IncomingNews:
         if reads and news != api.News(news.stream):  # it reads first what it began with, or what was put in
             later += _reading_on(one), one
             return None
+        if is_dear and self._foresees(entry, one):
+            later.append(one)
+            return None
         if stream.keeping is not None and not one.is_more:
             stream.keeping.hear(news)
         if is_dear or _is_more(news):
@@ -216,6 +219,17 @@ class IncomingNews:
         else:
             self._tell(entry, stream.receive_tokens, news, one.step.at)
         return entry
+
+    def _foresees(self, entry: LiveStream, one: StreamNews) -> bool:
+        """Whether guards have yet to read what comes with these tokens; whoever has them pays."""
+        if not one.news.tokens or entry.stream.context.guards is None:
+            return False
+        began_s = time.thread_time()
+        foresees = False
+        with MistakesEnd(entry, "read what was decoded", one.step.at):
+            foresees = entry.stream.foresees(one.news.tokens)
+        _charge_reader(entry, time.thread_time() - began_s)
+        return foresees
 
     def _take_in_more(self, entry: LiveStream, one: StreamNews, later: list[StreamNews]) -> None:
         """What may be more than that it has more tokens."""

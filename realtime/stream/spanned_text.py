@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from hashlib import blake2b
 from itertools import accumulate, chain
@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from midstream.protocol import Beside, Reasoning, SnapshotCall, ToolArguments, ToolCall, ToolCallDone
+from realtime.guards.reading import Text
 from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.weights import text_bytes
 from realtime.text.detokenizer import TextStream
@@ -189,6 +190,17 @@ class SpannedText:
         index, number = self.turn_begin
         before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
+
+    def foreseen(self, tokens: Sequence[int], least: int) -> list[Text]:
+        """What the first of these tokens that says anything will say beside the content, where more than
+        `least` characters wait to be said: else nothing."""
+        if self._reader.held <= least:
+            return []
+        reader, parts = self._reader.copy(), list[Part]()
+        for index, token in enumerate(tokens, self._fed):
+            if parts := reader.feed(token, index):
+                break
+        return list(_beside(parts))
 
     def take_beside(self) -> Sequence[Beside]:
         """Mostly there is nothing: then no token that waits for its reader keeps a list of that."""
@@ -484,6 +496,19 @@ class SpannedText:
 def _kinds_bytes(tools: Kinds) -> int:
     names = (name for tool, arguments in tools.items() for name in (tool, *arguments))
     return sum(NAME_BYTES + text_bytes(name) for name in names)
+
+
+def _beside(parts: Iterable[Part]) -> Iterator[Text]:
+    for part in parts:
+        match part:
+            case spans.Reasoning(text):
+                yield "reasoning", text
+            case spans.CallBegun(_, name):
+                yield "call", name
+            case spans.Arguments(text):
+                yield "arguments", text
+            case spans.CallEnded():
+                yield "called", ""
 
 
 def _weight(texts: Sequence[str]) -> int:

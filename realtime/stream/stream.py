@@ -949,6 +949,20 @@ class Stream:
         return self.reads_injected or (guards is not None and guards.reading)
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether its guards have begun to read what comes with its next tokens, and not read all of it."""
+        guards = self.context.guards
+        return guards is not None and guards.reads_ahead
+
+    def foresees(self, tokens: Sequence[int]) -> bool:
+        """Whether its guards have yet to read what comes with these: where one of them tells all of a long
+        argument, they read that before any is taken in, a part each time that this is asked."""
+        guards, spans = self.context.guards, self.output.spans
+        if guards is None or spans is None or self.concluded or self._guarding.withholds:
+            return False
+        return guards.foresee(spans.foreseen(tokens, guards.at_once))
+
+    @property
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)

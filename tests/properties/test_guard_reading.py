@@ -166,6 +166,38 @@ def test_after_a_way_back_it_is_as_if_nothing_had_been_behind(
             drawn = drawn + more
 
 
+@given(
+    drawn=st.lists(st.tuples(st.booleans(), st.sampled_from(KINDS), TEXT), max_size=60),
+    asked=st.lists(st.integers(0, 9), min_size=1, max_size=60),
+    end=st.integers(0, 60),
+)
+def test_what_is_read_before_it_is_said_is_found_all_the_same(
+    drawn: list[tuple[bool, str, str]], asked: list[int], end: int
+) -> None:
+    """However much of it was read by then, and whatever else was to be said and was not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "READ_AT_ONCE", 12)
+        guards, plain = GuardReading(GUARDS, Written([])), GuardReading(GUARDS, Written([]))
+        pieces = pieces_of(drawn)
+        for at, piece in enumerate(pieces):
+            guards.foresee([("arguments", "another" * asked[at % len(asked)])])
+            for _ in range(asked[at % len(asked)]):
+                guards.foresee(list(reading._texts("", piece.beside)))
+            if piece.late:
+                read(guards, [piece])
+                read(plain, [piece])
+                continue
+            found = guards.read_token(piece.content, piece.beside)
+            assert found == plain.read_token(piece.content, piece.beside)
+            assert state(guards) == state(plain)
+            assert not guards.reads_ahead or not piece.beside
+        for one in (guards, plain):
+            one.foresee([("arguments", "abc" * 20)])
+            one.cut(Written(pieces[:end]))
+            assert not one.reads_ahead
+        assert state(guards) == state(plain)
+
+
 def test_what_is_read_again_is_read_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = list[int]()
     find = Pattern.find

@@ -18,9 +18,11 @@ from engine.structure.checker import NoAnswerError
 from midstream import protocol
 from midstream.protocol import (
     CalledFunction,
+    Credit,
     Fork,
     Function,
     Grammar,
+    Guard,
     Message,
     MessageToolCall,
     NamedFunction,
@@ -29,6 +31,7 @@ from midstream.protocol import (
     TextPart,
     Tool,
 )
+from realtime.guards.watches import Hit, Piece, ValueWatch
 from realtime.hub.frame_tokenizing import (
     MOST_SIGNS,
     TOOLS_LIMIT,
@@ -448,6 +451,74 @@ async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
     told = [event.request_id for event in other.heard[heard:] if isinstance(event, protocol.Token)]
     assert told == ["c", "d"]
     assert any(stream.reading for stream in server.hub.streams)
+
+
+LOOKING = Guard(name="g", do="pause", tool="*", path="$.q", forbid="b")
+WHOLE = '<tool_call>{"name": "find", "arguments": "{\\"q\\": \\"' + "a" * 990 + "b" * 10
+
+
+async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener, list[int]]:
+    """Before the token that tells all of an argument, which guards have yet to judge; and how much they read
+    each time."""
+    reads, read = [], ValueWatch.read
+
+    def counted(self: ValueWatch, piece: Piece) -> Hit | None:
+        reads.append(len(piece.text))
+        return read(self, piece)
+
+    monkeypatch.setattr(ValueWatch, "read", counted)
+    monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 64)
+    tokenizer = knowing()
+    (quote,) = tokenizer.encode('"', special=False)
+    server = SimulatedServer(SIZE, tokenizer=tokenizer)
+    listener = RecordingListener(server)
+    params = Params(guards=[LOOKING], logit_bias={quote: 100.0}, ignore_eos=True, temperature=0)
+    listener.send(start(prompt=None, messages=HI, tools=[FREE], params=params, credit=Credit(limit=1)))
+    await settled()
+    rest(server)
+    listener.send(protocol.Inject(request_id="a", text=WHOLE))
+    await settled()
+    rest(server)
+    reads.clear()
+    listener.send(protocol.Grant(request_id="a", limit=2))
+    server.in_turns = True
+    while server.hub._incoming._lines.empty:
+        assert not server.at_rest, listener.errors
+        server.tick()
+    return server, listener, reads
+
+
+async def test_guards_read_all_that_one_token_tells_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, listener, reads = await judging(monkeypatch)
+    turns, (stream,) = list[int](), server.hub.streams
+    while not server.hub._incoming._lines.empty:
+        turns.append(sum(reads))
+        assert len(stream.output) == 1, "nothing of it is taken in before all of it is read"
+        reads.clear()
+        server.clock.advance(0)
+    assert max([*turns, sum(reads)]) <= 64
+    assert len(turns) > 1000 // 64
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert (found.index, found.detail) == (1, "b")
+
+
+async def test_what_guards_have_read_before_it_was_taken_in_is_nothing_where_it_never_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server, listener, _ = await judging(monkeypatch)
+    server.clock.advance(0)
+    (stream,) = server.hub.streams
+    assert stream.reads_ahead
+    server.kill_engine()
+    server.revive_engine()
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    assert len(stream.output) == 1
+    server.in_turns = False
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert (found.index, found.detail) == (1, "b")
 
 
 async def test_who_has_yet_to_read_what_was_put_in_hears_behind_it_that_its_engine_is_gone() -> None:
