@@ -152,8 +152,8 @@ class ArgumentGrammar:
             self._check(schema, {"anyOf"})
             return one_of([self._braced(one) for one in schema["anyOf"]])
         match schema.get("type"):
-            case list() as kinds:
-                return one_of([self._braced(_of_kind(schema, kind)) for kind in dict.fromkeys(kinds)])
+            case list():
+                return one_of([self._braced(_of_kind(schema, kind)) for kind in _kinds_in(schema)])
             case "string":
                 quote = self._tools.quote
                 return f"{self._written(quote)} {self._text(schema, quote)}"
@@ -220,8 +220,7 @@ class ArgumentGrammar:
         """The values that are named, as far as they are of the schema's type."""
         self._check(schema, _OF_CHOICES)
         named: list[Any] = [schema["const"]] if "const" in schema else schema["enum"]
-        kinds = schema.get("type", _KINDS)
-        kinds = [kinds] if isinstance(kinds, str) else kinds
+        kinds = _kinds_in(schema)
         values = [one for one in named if not _kinds_of(one).isdisjoint(kinds)]
         if "const" in schema and "enum" in schema:  # and no enum with itself, which may have very many
             values = [one for one in values if any(same_value(one, other) for other in schema["enum"])]
@@ -241,6 +240,15 @@ def _bounds(schema: Schema, least: str, most: str) -> tuple[int, int | Literal["
     if not all(isinstance(one, int) and one >= 0 for one in found if one != ""):
         raise ValueError(found)
     return found
+
+
+def _kinds_in(schema: Schema) -> list[str]:
+    """Those that its `type` names, or all: for each the schema is written. What is none may be very many."""
+    kinds = schema.get("type", _KINDS)
+    kinds = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
+    if not set(_KINDS).issuperset(kinds):
+        raise ValueError(kinds)
+    return kinds
 
 
 def _of_kind(schema: Schema, kind: str) -> Schema:

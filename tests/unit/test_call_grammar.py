@@ -220,6 +220,16 @@ def test_a_value_that_spells_a_delimiter_is_text(name: str, spelt: str) -> None:
     assert tokens.count(opened) == 1
 
 
+@pytest.mark.parametrize("beside", [{"items": {"enum": ["x" * 50]}}, {"enum": [1, 2]}, {}])
+def test_kinds_that_there_are_none_of_are_refused_and_not_each_written(beside: dict[str, Any]) -> None:
+    """With each of thousands all that stands beside them was written again."""
+    kinds = ["array", "integer", *(f"kind{at}" for at in range(2000))]
+    spelling = HeldModel("gemma4", single=True).pieces.spelling
+    tool = HeldTool("find", {"type": "object", "properties": {"q": {"type": kinds, **beside}}})
+    with pytest.raises(UnspellableError, match="no JSON schema"):
+        CallGrammar(spelling, [tool], answer="", parallel=True)
+
+
 @pytest.mark.parametrize(
     "schema",
     [
