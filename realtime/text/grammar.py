@@ -31,6 +31,7 @@ from realtime.tools.offered import SAYS_NOTHING
 
 SCHEMA_BYTES, TEXT_BYTES = 64 << 10, 16 << 10
 DEPTH, PROPERTIES = 64, 1000
+MOST_BROKEN = 32  # objects in Lark that are no JSON
 MOST_KNOWN = 4096  # problems, or that there is none
 # Different expressions that a text may be held to at once: with each more there may be twice as much to do,
 # and at any token. Counted are all, where any may be.
@@ -197,12 +198,20 @@ def _holds_at_once(schema: dict[str, Any]) -> bool:
 
 
 def _schemas_within(lark: str) -> Iterator[Any]:
-    """What is no JSON the compiler refuses."""
-    at = 0
+    """What is no JSON the compiler refuses, unless it stands in a text; each may be read to the end, in
+    vain."""
+    at = broken = 0
     while (found := lark.find("%json", at)) >= 0:
         at = found + 1
-        with suppress(ValueError, RecursionError):
+        try:
             schema, at = json.JSONDecoder().raw_decode(lark, lark.index("{", at))
+        except (ValueError, RecursionError):
+            broken += 1
+            if broken > MOST_BROKEN:
+                raise TextError(
+                    f"`params.grammar.lark` has more than {MOST_BROKEN} `%json` with no JSON object behind."
+                ) from None
+        else:
             yield schema
 
 

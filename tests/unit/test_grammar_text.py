@@ -490,3 +490,19 @@ def test_lark_that_is_too_long_has_no_schemas_read(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(json.JSONDecoder, "raw_decode", unread)
     with pytest.raises(TextError, match="bytes; it may have 16384"):
         check(Grammar(lark="start: " + '{"%json":[' * 400 + ",".join(['""'] * 100_000)))
+
+
+@pytest.mark.parametrize("opening", ["%json", '{"%json":['])
+def test_few_schemas_that_are_none_are_read(opening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, read = list[int](), json.JSONDecoder.raw_decode
+
+    def counted(self: json.JSONDecoder, s: str, idx: int = 0) -> tuple[Any, int]:
+        reads.append(idx)
+        return read(self, s, idx)
+
+    monkeypatch.setattr(json.JSONDecoder, "raw_decode", counted)
+    with pytest.raises(TextError, match="more than 32 `%json`"):
+        check(Grammar(lark="start: " + opening * 400 + '{"a":[' + "[]," * 2500))
+    assert len(reads) == 33
+    texts = " ".join(['"%json {"'] * 20)
+    check(Grammar(lark=f'start: {texts} %json {{"type": "null"}}'))
