@@ -11,6 +11,7 @@ stream and no token.
 from __future__ import annotations
 
 import json
+import lzma
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -235,7 +236,7 @@ def problem_of(source: str, *, briefly: bool = False) -> str:
     key = blake2b(source.encode(), digest_size=16, person=b"briefly" if briefly else b"").digest()
     problem = _known_problems.get(key)
     if problem is None and _of_known.get():
-        raise NotKnownError(Unknown([partial(problem_of, source, briefly=briefly)]))
+        raise NotKnownError(Unknown([partial(_problem_of_packed, _packed(source), briefly=briefly)]))
     if problem is None:
         try:
             problem = _checker.problem_of(source, BRIEFLY_S if briefly else MOST_S)
@@ -247,6 +248,16 @@ def problem_of(source: str, *, briefly: bool = False) -> str:
     with suppress(KeyError):  # as another thread may have it
         _known_problems.move_to_end(key)
     return problem
+
+
+def _packed(source: str) -> bytes:
+    """For very many may wait to be compiled: of a start's tools it may be forty times as long as they are,
+    and then says the same again and again."""
+    return lzma.compress(source.encode(), preset=0)
+
+
+def _problem_of_packed(source: bytes, *, briefly: bool) -> str:
+    return problem_of(lzma.decompress(source).decode(), briefly=briefly)
 
 
 def close() -> None:

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -30,7 +31,7 @@ from midstream.protocol import MAX_CHOICES, Grammar
 from realtime.refusal import Refusal
 from realtime.text import grammar as grammar_module
 from realtime.text.chat_template import TextError
-from realtime.text.grammar import check, source_of
+from realtime.text.grammar import NotKnownError, check, of_known, problem_of, source_of, source_of_lark
 from tests.fakes.grammars import MANY, walk
 from tests.fakes.small_tokenizers import byte_level, byte_level_json, library, token_of, toy_vocabulary
 
@@ -506,3 +507,29 @@ def test_few_schemas_that_are_none_are_read(opening: str, monkeypatch: pytest.Mo
     assert len(reads) == 33
     texts = " ".join(['"%json {"'] * 20)
     check(Grammar(lark=f'start: {texts} %json {{"type": "null"}}'))
+
+
+def test_a_grammar_that_waits_to_be_compiled_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of many that wait, of tools whose arguments all bring the same definition."""
+    brought = "".join(map(str, range(10_000)))
+    asked = list[str]()
+
+    def source() -> str:
+        return source_of_lark("\n".join(f'r{at}: "{at}" "{brought}"' for at in range(50)))
+
+    def counted(asked_for: str, most_s: float) -> str:
+        asked.append(asked_for)
+        return ""
+
+    monkeypatch.setattr(grammar_module._checker, "problem_of", counted)
+    tracemalloc.start()
+    try:
+        with of_known(), pytest.raises(NotKnownError) as raised:
+            problem_of(source())
+        unknown = raised.value.unknown
+        del raised
+        assert tracemalloc.get_traced_memory()[0] < len(source()) / 10
+    finally:
+        tracemalloc.stop()
+    assert unknown.find_out() is None
+    assert asked == [source()]
