@@ -237,7 +237,14 @@ class Matcher:
         return self._source not in self._forward_alone
 
     def _go_back(self, count: int) -> None:
-        if count and self._followed is not None and not self._followed.rollback(count):
+        """The library has kept the last mask, which may be of a way that is not gone on: it gives that again
+        for a row as far on of another way, unless it has made one where the two part."""
+        matcher = self._followed
+        if not count or matcher is None:
+            return
+        if matcher.rollback(count):
+            self._mask(matcher)
+        if matcher.is_error():
             self._followed = None
 
     def begin_anew(self) -> None:
