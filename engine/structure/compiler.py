@@ -82,9 +82,23 @@ def needs_more_fuel(matcher: LLMatcher) -> bool:
     return matcher.is_error() and "too many expressions" in matcher.get_error()
 
 
-def stopped_at_a_token(matcher: LLMatcher) -> bool:
-    """Which may not come, or in whose midst it lacked something: it says the same of both."""
-    return matcher.is_error() and "doesn't satisfy the grammar" in matcher.get_error()
+def why_stopped(matcher: LLMatcher, beginning: LLMatcher | None) -> LLMatcher:
+    """One that says why it cannot go on. Of a token in whose midst its lexer lacked something it says that it
+    may not come; but its lexer is that of the beginning that it was copied from, and lacks that there."""
+    if (
+        beginning is None
+        or not matcher.is_error()
+        or "doesn't satisfy the grammar" not in matcher.get_error()
+    ):
+        return matcher
+    asked = beginning.deep_copy()
+    asked.compute_logit_bias()
+    return asked if asked.is_error() else matcher
+
+
+def stopped_at_items(matcher: LLMatcher) -> bool:
+    """Of its parser, and not of its lexer."""
+    return matcher.is_error() and " items" in matcher.get_error()
 
 
 def problem_of(source: str) -> str:

@@ -27,7 +27,8 @@ from engine.structure.compiler import (
     needs_more_states,
     needs_wider_rows,
     reason_of,
-    stopped_at_a_token,
+    stopped_at_items,
+    why_stopped,
 )
 from engine.structure.follower import Follower
 from engine.structure.forced_text import ForcedText
@@ -83,7 +84,9 @@ class Matcher:
         self._forward_alone = set[str]()  # sources
         self._runs = [_Run()]
         self._followed: LLMatcher | None = None  # the last run, once it is asked about
+        self._beginning: LLMatcher | None = None  # that it, or the one before it, was copied from
         self._drafts: tuple[int, ...] = ()
+        self._follows_drafts = True  # unless that took more than it has
         self._forced: list[int] = []  # the tokens that must come next, as far as they were looked for
         self.masks_made = 0
         self._begun(source)
@@ -97,8 +100,8 @@ class Matcher:
         if source in self._fresh:
             return self._fresh[source]
         fresh, tried = self._compiled(source)
-        while self._lacks(tried):
-            self._grow(tried)
+        while self._lacks(stopped := why_stopped(tried, fresh)):
+            self._grow(stopped)
             fresh, tried = self._compiled(source)
         self._check(fresh)
         self._fresh[source] = fresh
@@ -121,21 +124,23 @@ class Matcher:
             if not more() or not self._share.follow(self._runs[-1].text_bytes):
                 raise GrammarError(NO_ROOM)
         else:
-            if needs_more_fuel(matcher):
-                self._fuel = min(2 * self._fuel, MOST_FUEL)
+            self._fuel = min(2 * self._fuel, MOST_FUEL)
             self._follower.takes_long = self._follower.asks_first = True
+        self._follows_drafts = True
         self._fresh.clear()
         self._followed = None
 
     @property
     def _matcher(self) -> LLMatcher:
         while self._followed is None:
-            self._followed = self._begun(self._source).deep_copy()
+            self._beginning = self._begun(self._source)
+            self._followed = self._beginning.deep_copy()
             if self._follower.follow(self._followed, self._runs[-1].inside):
                 break
-            if not self._lacks(self._followed):
-                raise self._error(self._followed)
-            self._grow(self._followed)
+            stopped = why_stopped(self._followed, self._beginning)
+            if not self._lacks(stopped):
+                raise self._error(stopped)
+            self._grow(stopped)
         return self._followed
 
     @property
@@ -147,9 +152,10 @@ class Matcher:
         while True:
             matcher = self._matcher
             answer = question(matcher)
-            if not self._lacks(matcher):
+            stopped = why_stopped(matcher, self._beginning)
+            if not self._lacks(stopped):
                 return answer
-            self._grow(matcher)
+            self._grow(stopped)
 
     def _lacks(self, matcher: LLMatcher) -> bool:
         """Memory, or work in one step: whoever follows anew, and has no masks behind it, has more of that to
@@ -158,8 +164,6 @@ class Matcher:
         if states < MOST_STATES and needs_more_states(matcher):
             return True
         if width < MOST_WIDTH and needs_wider_rows(matcher):
-            return True
-        if not self._follower.asks_first and stopped_at_a_token(matcher):
             return True
         return (self._fuel < MOST_FUEL or not self._follower.asks_first) and needs_more_fuel(matcher)
 
@@ -177,7 +181,7 @@ class Matcher:
 
     def _consume(self, token: int) -> None:
         if not self._ask(lambda matcher: self._follower.follow(matcher, (token,))):
-            raise self._error(self._matcher)
+            raise self._error(why_stopped(self._matcher, self._beginning))
         self._forced = _behind(self._forced, token)
         self._runs[-1].text_bytes += self._length_of([token])
         if not self._share.follow(self._runs[-1].text_bytes):
@@ -201,14 +205,19 @@ class Matcher:
         run = self._runs[-1]
         if run.behind_end:
             return True
-        return self._ask(lambda matcher: self._would_follow(matcher, tokens))
+        try:
+            return self._ask(lambda matcher: self._would_follow(matcher, tokens))
+        except GrammarError:  # there is no room for them; what stands is asked about again
+            if self._followed is not None:
+                self._give_up(self._followed)
+            return False
 
     def _would_follow(self, matcher: LLMatcher, tokens: list[int]) -> bool:
         inside = self._until_end(tokens)
         followed = next((at for at in range(inside) if not self._try(matcher, tokens[at])), inside)
         fits = followed == inside and (inside == len(tokens) or matcher.is_accepting())
         if matcher.is_error():
-            self._followed = None  # what is not put in leaves nothing behind
+            self._give_up(matcher)  # what is not put in leaves nothing behind
         else:
             self._go_back(followed)
         return fits
@@ -237,8 +246,24 @@ class Matcher:
         return self._source not in self._forward_alone
 
     def _go_back(self, count: int) -> None:
-        if count and self._followed is not None and not self._followed.rollback(count):
+        """The library has kept the last mask, which may be of a way that is not gone on: it gives that again
+        for a row as far on of another way, unless it has made one where the two part."""
+        matcher = self._followed
+        if not count or matcher is None:
+            return
+        if not matcher.rollback(count):
             self._followed = None
+        else:
+            self._mask(matcher)
+            if matcher.is_error():
+                self._give_up(matcher)
+
+    def _give_up(self, matcher: LLMatcher) -> None:
+        """It has stopped where the stream has not come: what stands is followed anew. Its lexer is that of
+        its beginning and of all copies, and has stopped for all of them."""
+        self._followed = None
+        if not stopped_at_items(matcher):
+            self._fresh.pop(self._source, None)
 
     def begin_anew(self) -> None:
         self._runs.append(_Run())
@@ -286,7 +311,7 @@ class Matcher:
             if self._follower.follow(matcher, (token,)):
                 mask = self._mask(matcher)
         if matcher.is_error():
-            self._followed = None
+            self._give_up(matcher)
         else:
             self._go_back(followed)
         return text.tokens(before)
@@ -302,11 +327,12 @@ class Matcher:
     def masks_ahead(self) -> list[bytes | None]:
         """The masks behind each draft, of which nothing stays behind. None behind one that cannot come, which
         nobody gets to, or that ends the run; and there are fewer where more memory would be taken, or more
-        work in one step: only what came may have that. There are none where going back is following anew."""
+        work in one step: only what came may have that, and until it has there are none any more. There are
+        none where going back is following anew."""
         drafts, self._drafts = self._drafts, ()
         if not drafts or self._runs[-1].behind_end:
             return [None] * len(drafts)
-        if not self._goes_back:
+        if not self._goes_back or not self._follows_drafts:
             return []
         matcher, forced = self._matcher, self._forced
         masks: list[bytes | None] = []
@@ -319,7 +345,8 @@ class Matcher:
             if matcher.is_error():
                 break
         if matcher.is_error():
-            self._followed = None
+            self._give_up(matcher)
+            self._follows_drafts = False
             return masks[:-1]
         self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -105,5 +107,15 @@ def token_of(library: Library, piece: str) -> int:
 def toy_vocabulary() -> Vocabulary:
     """What the toy's grammars are followed by."""
     vocabulary = read_vocabulary(toy_model.FOLDER, toy_model.VOCAB, [toy_model.EOS])
+    assert vocabulary is not None
+    return vocabulary
+
+
+@functools.cache
+def merged_vocabulary() -> Vocabulary:
+    """Of tokens that many bytes stand in."""
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "tokenizer.json").write_text(byte_level_json())
+        vocabulary = read_vocabulary(Path(folder), byte_level().vocab, [1])
     assert vocabulary is not None
     return vocabulary

@@ -1,14 +1,12 @@
 """What is forced is what the library itself would force, where that is little enough to ask it: of small
 grammars made by chance, whose terminals go on over one another, and of schemas. It is the same in pieces as
-at once, and for whoever comes to its midst anew."""
+at once, for whoever comes to its midst anew, and whatever a matcher was asked, drafted and took back before,
+however little memory and work it had at first."""
 
 from __future__ import annotations
 
 import json
 import random
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,15 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
+from engine.structure import matcher as matcher_module
+from engine.structure import matcher_memory
 from engine.structure.compiler import MOST_FUEL, limits
 from engine.structure.mask import ALLOWED, alone
 from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
 from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
-from engine.structure.vocabulary import Vocabulary, read_vocabulary
+from engine.structure.vocabulary import Vocabulary
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
 from tests.fakes.grammars import made_schema
-from tests.fakes.small_tokenizers import byte_level, byte_level_json, toy_vocabulary
+from tests.fakes.small_tokenizers import merged_vocabulary, toy_vocabulary
 
 REGEXES = [r"[xy]", r"x[yz]*", r"(xy){2}", r"x{1,3}y?", r"[xy]+z", r"x|xy", r"(x|y)z", r"z{3}", r"x(yz)?"]
 REGEXES += [r"x(yz)*", r"x?y", r"(xy)?z?", r"(?i:x)y", r"(?s:.)x", r"x{0,2}z", r"(xy|xyx)", r"(x{2})?y"]
@@ -124,18 +124,7 @@ def _schema(chance: random.Random, depth: int) -> dict[str, Any]:
     return chance.choice(OTHERS)
 
 
-@cache
-def _merged() -> Vocabulary:
-    """Of tokens that many bytes stand in."""
-    with TemporaryDirectory() as folder:
-        (Path(folder) / "tokenizer.json").write_text(byte_level_json())
-        tokenizer = byte_level()
-        vocabulary = read_vocabulary(Path(folder), tokenizer.vocab, [1])
-    assert vocabulary is not None
-    return vocabulary
-
-
-VOCABULARIES = {"bytes": toy_vocabulary, "merged": _merged}
+VOCABULARIES = {"bytes": toy_vocabulary, "merged": merged_vocabulary}
 
 
 def _check(source: str, vocabulary: Vocabulary, chance: random.Random) -> None:
@@ -159,8 +148,9 @@ def _check(source: str, vocabulary: Vocabulary, chance: random.Random) -> None:
                     if asked.is_error():  # it fails at some that go on over what follows
                         break
                     assert mask == by_library
-                    if len(forced) != 1:
-                        assert fresh.forced() == asked.compute_ff_tokens()
+                    ahead = asked.compute_ff_tokens()
+                    stopped = not asked.deep_copy().consume_tokens(ahead)  # behind some of what is forced
+                    assert fresh.forced() == ahead or len(forced) == 1 or stopped
                 if forced:
                     assert mask == alone(forced[0], len(mask))
                 came = forced[: chance.randint(1, len(forced))] if forced else [_one_of(mask, chance)]
@@ -170,6 +160,14 @@ def _check(source: str, vocabulary: Vocabulary, chance: random.Random) -> None:
                     break
         except GrammarError:
             continue
+
+
+def _mask_of(matcher: Matcher) -> bytes | None:
+    """None where nothing may come, or the library goes no further."""
+    try:
+        return matcher.mask()
+    except GrammarError:
+        return None
 
 
 def _one_of(mask: bytes, chance: random.Random) -> int:
@@ -192,3 +190,76 @@ def test_of_a_schema(name: str, seed: int, whitespace: bool) -> None:
     definitions = {"$defs": {"one": _schema(chance, 2), "other": _schema(chance, 2)}}
     schema = _schema(chance, 3) | definitions if chance.random() < 0.7 else made_schema(chance)
     _check(source_of(Grammar(json_schema=schema, whitespace=whitespace)), VOCABULARIES[name](), chance)
+
+
+class _Pair:
+    """A matcher that had little at first, and what one says that has ample, and came straight to there."""
+
+    def __init__(self, source: str, vocabulary: Vocabulary, chance: random.Random) -> None:
+        self._source, self._vocabulary, self._chance = source, vocabulary, chance
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(matcher_memory, "FIRST_STATES", chance.choice([4, 8, 20, 60]))
+            patch.setattr(matcher_memory, "FIRST_WIDTH", chance.choice([1, 4, 16]))
+            patch.setattr(matcher_module, "FIRST_FUEL", chance.choice([50, 300, 2000]))
+            self.matcher = Matcher(source, vocabulary)
+        self.tokens = list[int]()
+
+    def ample(self, more: list[int]) -> Matcher:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(matcher_memory, "FIRST_STATES", MOST_STATES)
+            patch.setattr(matcher_memory, "FIRST_WIDTH", MOST_WIDTH)
+            patch.setattr(matcher_module, "FIRST_FUEL", MOST_FUEL)
+            matcher = Matcher(self._source, self._vocabulary)
+        matcher.accept([*self.tokens, *more])
+        return matcher
+
+    def some(self, most: int) -> list[int]:
+        """That may come next, one after the other."""
+        tokens = list[int]()
+        while len(tokens) < most and (mask := _mask_of(self.ample(tokens))) is not None:
+            tokens.append(_one_of(mask, self._chance))
+        return tokens
+
+    def go_on(self, tokens: list[int]) -> None:
+        self.matcher.accept(tokens)
+        self.tokens += tokens
+
+    def step(self) -> None:
+        chance = self._chance
+        match chance.choice(["one", "one", "several", "back", "ask", "draft"]):
+            case "one":
+                assert _mask_of(self.matcher) == _mask_of(self.ample([]))
+                self.go_on(self.some(1))
+            case "several":
+                self.go_on(self.some(chance.randint(2, 6)))
+            case "back":
+                count = chance.randint(0, len(self.tokens))
+                self.matcher.back(count)
+                del self.tokens[len(self.tokens) - count :]
+            case "ask":
+                asked = self.some(chance.randint(1, 4))
+                asked[-1:] = [chance.randrange(self._vocabulary.tokenizer.vocab_size)]
+                assert self.matcher.fits(asked) == self.ample([]).fits(asked)
+            case "draft":
+                drafts = self.some(3)
+                if _mask_of(self.matcher) is not None:
+                    self.matcher.expect(tuple(drafts))
+                    for at, mask in enumerate(self.matcher.masks_ahead()):
+                        assert mask in (None, _mask_of(self.ample(drafts[: at + 1])))
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+@given(st.integers(0, 1 << 40))
+@settings(max_examples=150, deadline=None)
+def test_of_a_matcher_that_was_elsewhere_and_had_little(name: str, seed: int) -> None:
+    chance = random.Random(seed)
+    lark = chance.random() < 0.7
+    grammar = Grammar(lark=_Lark(chance).text) if lark else Grammar(json_schema=made_schema(chance))
+    source, vocabulary = source_of(grammar), VOCABULARIES[name]()
+    try:
+        Matcher(source, vocabulary).mask()
+    except GrammarError:
+        return
+    pair = _Pair(source, vocabulary, chance)
+    for _ in range(12):
+        pair.step()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from math import inf
@@ -24,7 +25,7 @@ from engine.structure import follower
 from engine.structure import matcher as matcher_module
 from engine.structure.checker import TOO_LONG, Checker, NoAnswerError
 from engine.structure.compiler import matcher_of
-from engine.structure.mask import ALLOWED
+from engine.structure.mask import ALLOWED, allowed
 from engine.structure.matcher import Matcher
 from engine.structure.vocabulary import read_vocabulary
 from midstream.protocol import MAX_CHOICES, Grammar
@@ -378,6 +379,41 @@ def test_an_expression_whose_masks_take_much_work_is_followed_from_wherever_it_i
     assert begun.fits(text)
     begun.accept(text)
     assert begun.mask() == matcher.mask(), "nor by the one that it had"
+
+
+def went_on(matcher: Matcher) -> None:
+    matcher.accept([*b"ax"])
+    matcher.mask()
+    matcher.back(2)
+
+
+def drafted(matcher: Matcher) -> None:
+    matcher.mask()
+    matcher.expect((*b"ax",))
+    matcher.masks_ahead()
+
+
+def asked(matcher: Matcher) -> None:
+    matcher.mask()
+    assert not matcher.fits([*b"axq"])
+
+
+@pytest.mark.parametrize("elsewhere", [went_on, drafted, asked])
+@pytest.mark.parametrize("long_s", [60.0, -1.0])
+def test_a_mask_is_of_the_way_that_came_and_not_of_another_as_long(
+    elsewhere: Callable[[Matcher], None], long_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though both are in the midst of the same terminal, and in a row as far on."""
+    monkeypatch.setattr(follower, "LONG_S", long_s)
+    source = source_of(Grammar(lark='start: "a" /x+/ "p" | "b" /x+/ "q"'))
+    matcher, fresh = Matcher(source, toy_vocabulary()), Matcher(source, toy_vocabulary())
+    elsewhere(matcher)
+    matcher.accept([*b"bx"])
+    fresh.accept([*b"bx"])
+    mask = matcher.mask()
+    assert mask == fresh.mask()
+    assert mask is not None
+    assert allowed(mask, 9) == [*b"qx"]
 
 
 def test_what_does_not_fit_for_what_it_would_take_leaves_nothing_behind() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import gc
+import random
 
 import pytest
 
+from engine.structure import matcher as matcher_module
 from engine.structure import matcher_memory
 from engine.structure.compiler import problem_of
 from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
 from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, MOST_WIDTH, STATE_BYTES, MatcherMemory
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
-from tests.fakes.small_tokenizers import toy_vocabulary
+from tests.fakes.small_tokenizers import merged_vocabulary, toy_vocabulary
 
 DEAR = source_of(Grammar(json_schema={"type": "string", "maxLength": 2_000}))
 LONG = [*b'"' + b"a" * (FIRST_STATES + 100)]
@@ -98,6 +100,54 @@ def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream()
         one.accept([*b"abab" * 250])
     assert memory.taken(1) <= 2_500
     other.accept([*b"abab"])
+
+
+# Behind "y" each of 17 letters more has as many states as there are ways to have come there.
+WIDE_BEHIND = source_of(Grammar(lark='start: "x" /[0-9]+/ | "y" /(a|b)*a(a|b){16}c/'))
+MANY_WAYS = [*b"y", *random.Random(1).choices(b"ab", k=60_000)]
+
+
+@pytest.mark.parametrize("room", [matcher_memory.ROOM, 2_000])
+def test_what_was_asked_about_and_takes_more_than_there_may_be_ends_no_stream(room: int) -> None:
+    memory = MatcherMemory(room=room)
+    matcher = Matcher(WIDE_BEHIND, toy_vocabulary(), share=memory.share())
+    mask = matcher.mask()
+    assert not matcher.fits(MANY_WAYS)
+    assert matcher.mask() == mask
+    matcher.accept([*b"x12"])
+    fresh = Matcher(WIDE_BEHIND, toy_vocabulary())
+    fresh.accept([*b"x12"])
+    assert matcher.mask() == fresh.mask()
+
+
+def test_drafts_that_take_more_than_there_is_end_no_stream_and_take_nothing() -> None:
+    memory = MatcherMemory()
+    matcher = Matcher(WIDE_BEHIND, toy_vocabulary(), share=memory.share())
+    mask = matcher.mask()
+    for ahead in (True, False):
+        matcher.expect(tuple(MANY_WAYS[:2_000]))
+        assert (100 < len(matcher.masks_ahead()) < 2_000) == ahead, "until it has more there are none"
+        assert matcher.mask() == mask
+    assert memory.taken() == 0
+    matcher.accept(MANY_WAYS[:2_000])
+    assert memory.taken() > 0
+    matcher.expect((*b"ab",))
+    assert len(matcher.masks_ahead()) == 2
+
+
+def test_a_token_in_whose_midst_it_lacks_states_has_more_though_each_is_asked_for_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(matcher_module, "FIRST_FUEL", 50)
+    text = merged_vocabulary().tokenizer.tokenize_str('"the quick brown fox jumps over the lazy dog"')
+    source = source_of(Grammar(json_schema={"type": "string", "maxLength": 60}))
+    for states in range(8, 60):
+        monkeypatch.setattr(matcher_memory, "FIRST_STATES", states)
+        matcher = Matcher(source, merged_vocabulary())
+        for token in text:
+            matcher.mask()
+            matcher.accept([token])
+        assert matcher.fits(sorted(merged_vocabulary().ends))
 
 
 # What forces very much, or without end, behind choices: each with a beginning, and what it goes on with.
