@@ -457,9 +457,11 @@ LOOKING = Guard(name="g", do="pause", tool="*", path="$.q", forbid="b")
 WHOLE = '<tool_call>{"name": "find", "arguments": "{\\"q\\": \\"' + "a" * 990 + "b" * 10
 
 
-async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener, list[int]]:
+async def judging(
+    monkeypatch: pytest.MonkeyPatch, *, more: int = 0
+) -> tuple[SimulatedServer, RecordingListener, list[int]]:
     """Before the token that tells all of an argument, which guards have yet to judge; and how much they read
-    each time."""
+    each time. `more`: tokens that come with it."""
     reads, read = [], ValueWatch.read
 
     def counted(self: ValueWatch, piece: Piece) -> Hit | None:
@@ -469,10 +471,11 @@ async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, Rec
     monkeypatch.setattr(ValueWatch, "read", counted)
     monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 64)
     tokenizer = knowing()
-    (quote,) = tokenizer.encode('"', special=False)
+    quote, brace = tokenizer.encode('"}', special=False)
     server = SimulatedServer(SIZE, tokenizer=tokenizer)
     listener = RecordingListener(server)
-    params = Params(guards=[LOOKING], logit_bias={quote: 100.0}, ignore_eos=True, temperature=0)
+    bias = {brace: 100.0, quote: 99.0}  # first that, then the quote, and then that for ever
+    params = Params(guards=[LOOKING], logit_bias=bias, presence_penalty=2.0, ignore_eos=True, temperature=0)
     listener.send(start(prompt=None, messages=HI, tools=[FREE], params=params, credit=Credit(limit=1)))
     await settled()
     rest(server)
@@ -480,11 +483,14 @@ async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, Rec
     await settled()
     rest(server)
     reads.clear()
-    listener.send(protocol.Grant(request_id="a", limit=2))
+    listener.send(protocol.Grant(request_id="a", limit=2 + more))
     server.in_turns = True
-    while server.hub._incoming._lines.empty:
+    while server.down:
+        server.deliver_down()
+    while sum(len(news.tokens) for output in server.up for news in output.news) <= more:
         assert not server.at_rest, listener.errors
-        server.tick()
+        server.step()
+    server.deliver_up(together=len(server.up))
     return server, listener, reads
 
 
@@ -498,6 +504,19 @@ async def test_guards_read_all_that_one_token_tells_a_part_at_a_time(monkeypatch
         server.clock.advance(0)
     assert max([*turns, sum(reads)]) <= 64
     assert len(turns) > 1000 // 64
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert (found.index, found.detail) == (1, "b")
+
+
+@pytest.mark.parametrize("more", [1, 3, 12])
+async def test_what_comes_behind_that_token_stands_behind_it(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, listener, _ = await judging(monkeypatch, more=more)
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    server.in_turns = False
     rest(server)
     (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
     assert (found.index, found.detail) == (1, "b")
