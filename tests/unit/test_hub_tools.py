@@ -31,6 +31,7 @@ from midstream.protocol import (
     TextPart,
     Tool,
 )
+from realtime.guards.pattern import Pattern
 from realtime.guards.watches import Hit, Piece, ValueWatch
 from realtime.hub.frame_tokenizing import (
     MOST_SIGNS,
@@ -520,6 +521,45 @@ async def test_what_comes_behind_that_token_stands_behind_it(
     rest(server)
     (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
     assert (found.index, found.detail) == (1, "b")
+
+
+@pytest.mark.parametrize(
+    ("injected", "written"),
+    [("", " "), ('<tool_call>{"arguments": {"q": "', "a")],
+    ids=["the end", "a call that is none"],
+)
+async def test_they_read_what_is_told_since_it_is_no_call_a_part_at_a_time(
+    injected: str, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, find = [], Pattern.find
+
+    def counted(self: Pattern, state: int, text: str) -> tuple[int, int]:
+        reads.append(len(text))
+        return find(self, state, text)
+
+    monkeypatch.setattr(Pattern, "find", counted)
+    monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 16)
+    monkeypatch.setattr("realtime.tools.span_reader.LONGEST_UNTOLD", 200)
+    tokenizer = knowing()
+    (token,) = tokenizer.encode(written, special=False)
+    server = SimulatedServer(SIZE, tokenizer=tokenizer)
+    listener = RecordingListener(server)
+    guard = Guard(name="g", do="finish", regex=f"{written}{{20}}", in_=["content"])
+    most = 250 if injected else 150
+    bias = {token: 100.0}
+    params = Params(guards=[guard], logit_bias=bias, ignore_eos=True, temperature=0, max_tokens=most)
+    listener.send(start(prompt=None, messages=HI, tools=[FREE], params=params, credit=Credit(limit=0)))
+    await settled()
+    rest(server)
+    if injected:
+        listener.send(protocol.Inject(request_id="a", text=injected))
+    listener.send(protocol.Grant(request_id="a", limit=1000))
+    await settled()
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert found.detail == written * 20
+    assert sum(reads) >= 150
+    assert max(reads) <= 16
 
 
 async def test_what_guards_have_read_before_it_was_taken_in_is_nothing_where_it_never_is(
