@@ -220,13 +220,13 @@ class IncomingNews:
 
     def _foresees(self, entry: LiveStream, one: StreamNews) -> bool:
         """Whether guards have yet to read what comes with these; whoever has them pays."""
-        says = one.news.tokens or one.news.finish is not None
-        if not says or entry.stream.context.guards is None:
+        stream, says = entry.stream, one.news.tokens or one.news.finish is not None
+        if not says or stream.context.guards is None or stream.output.spans is None:
             return False
         began_s = time.thread_time()
         foresees = False
         with MistakesEnd(entry, "read what was decoded", one.step.at):
-            foresees = entry.stream.foresees(one.news)
+            foresees = stream.foresees(one.news)
         _charge_reader(entry, time.thread_time() - began_s)
         return foresees
 
