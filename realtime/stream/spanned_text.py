@@ -271,6 +271,11 @@ class SpannedText:
         return bool(self._unread)
 
     @property
+    def read(self) -> tuple[int, Lengths]:
+        """Of what was injected so many tokens, and with them so much is known."""
+        return self.injected_read, self._reader.lengths
+
+    @property
     def injected_read(self) -> int:
         """Tokens that were injected, and have been read."""
         return self._injected_tokens - len(self._unread)
@@ -367,15 +372,15 @@ class SpannedText:
         return again
 
     def snapshot(
-        self, tokens: Sequence[int], count: int, *, injected: int | None, flushed: bool
+        self, tokens: Sequence[int], count: int, *, told: Lengths | None, flushed: bool
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
-        """What was known with the first `count` tokens and all that was injected until then; `injected`: or
-        with no more than so many tokens of that; `flushed`: or with the stream's end."""
+        """What was known with the first `count` tokens and all that was injected until then; `told`: or no
+        more than this of it; `flushed`: or with the stream's end."""
         self._read_all()
-        before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
-        if injected is not None:
-            before = _first_of(before, injected)
-        lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
+        lengths = self.lengths if flushed else told
+        if lengths is None:
+            before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
+            lengths = self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
                 index=call.index,

@@ -55,6 +55,7 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
 from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
+from realtime.tools.span_reader import SpanReader
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, settled, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer, toy_tokenizer
@@ -433,6 +434,38 @@ async def test_and_until_what_was_asked_of_its_calls_is_done() -> None:
     rest(server)
     answers = [event for event in listener.heard if isinstance(event, protocol.Error | protocol.Paused)]
     assert [event.ref for event in answers[-3:]] == ["1", "2", "3"]
+
+
+async def test_a_snapshot_of_what_is_told_of_a_long_injection_reads_none_of_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.stream.spanned_text.READ_AT_ONCE", 512)
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener = RecordingListener(server)
+    listener.send(endless("a", prompt=None, messages=HI, tools=[FREE]))
+    await settled()
+    server.tick()
+    server.in_turns = True
+    listener.send(protocol.Inject(request_id="a", text=WHOLE.replace('"{', "{").replace("\\", "")))
+    while not (server.hub.streams and server.hub.streams[0].reading):
+        server.tick()
+    (stream,) = server.hub.streams
+    spans = stream.output.spans
+    assert spans is not None
+    while spans.injected_read < 512:
+        server.clock.advance(0)
+    listener.ready = False
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    stream.outbox.shorten_history(0)
+    monkeypatch.setattr(SpanReader, "inject", None)
+    other = RecordingListener(server)
+    other.send(protocol.Attach(request_id="a", after=-1))
+    heard = "".join(event.delta for event in listener.heard if isinstance(event, protocol.ToolArguments))
+    (snapshot,) = [event for event in other.heard if isinstance(event, protocol.Snapshot)]
+    assert [call.arguments for call in snapshot.tool_calls or ()] == [heard]
+    (more,) = [event for event in other.heard if isinstance(event, protocol.ToolArguments)]
+    assert heard + more.delta == "".join(spans.calls[0].arguments)
 
 
 async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
