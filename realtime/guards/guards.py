@@ -88,9 +88,9 @@ class Guards:
         return self._reading.reads_ahead
 
     def foresee(self, texts: Sequence[Text]) -> bool:
-        """What is to be said beside the content, with the next token that says anything there: where it is
-        long it is read before that is judged, a part each time that this is asked. Returns whether there is
-        more to read."""
+        """What is to be said with the next token that says anything, or at the end: where it is long it is
+        read before that is judged, a part each time that this is asked. Returns whether there is more to
+        read."""
         return self._reading.foresee(texts)
 
     def read(self, content: str, beside: Sequence[Beside]) -> None:

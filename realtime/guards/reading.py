@@ -1,10 +1,11 @@
 """What the guards of a stream have read: how far, where each watch stands in it, and the way back.
 
 What comes with a token is read at once, and where it is long, as an argument that is told once it is whole,
-a part at a time before the token is taken in. What stands without one may be long: a call that an injection
-fills, one that is open where guards begin, what is read again after a rewind. That is read a part at a time,
-too, so that others have their turn in between. Where the output goes back they go back to a copy, and read on
-from there. It knows texts and counts; what is found is judged by others.
+or what may have been a call and is none, a part at a time before the token is taken in. What stands without
+one may be long: a call that an injection fills, one that is open where guards begin, what is read again after
+a rewind. That is read a part at a time, too, so that others have their turn in between. Where the output goes
+back they go back to a copy, and read on from there. It knows texts and counts; what is found is judged by
+others.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ class GuardReading:
         return self._ahead is not None and bool(self._ahead.unread)
 
     def foresee(self, texts: Sequence[Text]) -> bool:
-        """What will be said beside the content, by the next token that says anything there: where it is long
-        a part of it is read each time that this is asked. Returns whether there is more to read."""
+        """What will be said next: where it is long a part of it is read each time that this is asked. Returns
+        whether there is more to read."""
         if self._ahead is None or not self._ahead.is_of(self.counts, texts):
             self._ahead = _Ahead(self, texts) if _length(texts) > self.at_once else None
         elif self._ahead.unread:
@@ -169,13 +170,13 @@ class GuardReading:
         """What each watch finds first."""
         while self._unread:
             self.read_on()
-        finds, ahead = dict[int, Find](), self._ahead
-        if beside and ahead is not None:
+        finds, texts, ahead = dict[int, Find](), list(_texts(content, beside)), self._ahead
+        if texts and ahead is not None:
             self._ahead = None
-            if ahead.is_of(self.counts, list(_texts("", beside))):
+            if ahead.is_of(self.counts, texts):
                 self._watches, self.counts, finds = ahead.whole()
-                beside = ()
-        for kind, text in _texts(content, beside):
+                return finds
+        for kind, text in texts:
             for at, find in self._read(kind, text):
                 finds.setdefault(at, find)
         return finds

@@ -163,11 +163,10 @@ class IncomingNews:
     def _take_in(self, some: Iterator[StreamNews]) -> None:
         computed: defaultdict[str, int] = defaultdict(int)
         moved: defaultdict[ServingEngine, list[Stream]] = defaultdict(list)
-        later: list[StreamNews] = []
         with self._waking() as wake:
             try:
                 for one in some:
-                    entry = self._take_in_one(one, later)
+                    entry = self._take_in_one(one)
                     if entry is None:
                         continue
                     news = one.news
@@ -178,8 +177,6 @@ class IncomingNews:
                         moved[one.step.engine].append(entry.stream)
                     wake(entry.stream)
             finally:
-                for one in reversed(later):
-                    self._lines.more(one)
                 self._count(computed, moved)
 
     def _count(self, computed: Mapping[str, int], moved: Mapping[ServingEngine, list[Stream]]) -> None:
@@ -196,8 +193,8 @@ class IncomingNews:
             self._serving.flush()
         self._observer.delivered(step.engine.number, step.output)
 
-    def _take_in_one(self, one: StreamNews, later: list[StreamNews]) -> LiveStream | None:
-        """Returns whose they were, if they are taken in. `later`: what is to come before all that waits."""
+    def _take_in_one(self, one: StreamNews) -> LiveStream | None:
+        """Returns whose they were, if they are taken in; else they are the next of theirs again."""
         news, engine = one.news, one.step.engine
         entry = self._registry.by_number(news.stream)
         if entry is None or not (one.is_more or (entry.engine is engine and not engine.is_lost)):
@@ -207,31 +204,33 @@ class IncomingNews:
         is_dear = stream.is_dear()
         reads = is_dear and stream.reading
         if reads and news != api.News(news.stream):  # it reads first what it began with, or what was put in
-            later += _reading_on(one), one
+            self._lines.more(one)
+            self._lines.more(_reading_on(one))
             return None
         if is_dear and self._foresees(entry, one):
-            later.append(one)
+            self._lines.more(one)
             return None
         if stream.keeping is not None and not one.is_more:
             stream.keeping.hear(news)
         if is_dear or _is_more(news):
-            self._take_in_more(entry, one, later)
+            self._take_in_more(entry, one)
         else:
             self._tell(entry, stream.receive_tokens, news, one.step.at)
         return entry
 
     def _foresees(self, entry: LiveStream, one: StreamNews) -> bool:
-        """Whether guards have yet to read what comes with these tokens; whoever has them pays."""
-        if not one.news.tokens or entry.stream.context.guards is None:
+        """Whether guards have yet to read what comes with these; whoever has them pays."""
+        stream, says = entry.stream, one.news.tokens or one.news.finish is not None
+        if not says or stream.context.guards is None or stream.output.spans is None:
             return False
         began_s = time.thread_time()
         foresees = False
         with MistakesEnd(entry, "read what was decoded", one.step.at):
-            foresees = entry.stream.foresees(one.news.tokens)
+            foresees = stream.foresees(one.news)
         _charge_reader(entry, time.thread_time() - began_s)
         return foresees
 
-    def _take_in_more(self, entry: LiveStream, one: StreamNews, later: list[StreamNews]) -> None:
+    def _take_in_more(self, entry: LiveStream, one: StreamNews) -> None:
         """What may be more than that it has more tokens."""
         stream, news, now = entry.stream, one.news, one.step.at
         for pending in self._receive(entry, news, now):
@@ -249,7 +248,7 @@ class IncomingNews:
         self.time_hold(entry)
         self._tell_left(entry)
         if stream.reading:
-            later.append(_reading_on(one))
+            self._lines.more(_reading_on(one))
         elif entry.reads_for:
             entry.reads_for = []
         if not stream.reads_injected:

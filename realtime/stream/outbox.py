@@ -53,7 +53,7 @@ NONE_BESIDE = Lengths()
 class PendingToken(Struct, gc=False):
     """One output token on its way out, and what is known with it beside content; `token` is None for what was
     held back, or injected into a call, and has no token to go with. That is known behind so many tokens that
-    were `injected`."""
+    were `injected`, and `behind` so much that was."""
 
     index: int
     delta: str
@@ -61,6 +61,7 @@ class PendingToken(Struct, gc=False):
     logprob: TokenLogprob | None = None
     beside: Sequence[Beside] = ()
     injected: int = 0
+    behind: Lengths = NONE_BESIDE
     bytes: int = TOKEN_BYTES  # as which it is counted while it waits
 
     def weigh(self) -> None:
@@ -261,10 +262,9 @@ class Outbox:
             self._send([], replace(event))
 
     @property
-    def told_injected(self) -> int | None:
-        """Of the tokens that were injected, those that are told of behind the tokens that were sent; None, if
-        nothing of the others waits to be."""
-        return next((one.injected for one in self._without_token if one.index == self.sent), None)
+    def told_behind(self) -> Lengths | None:
+        """How much is told with the tokens that were sent, where more waits that has no token to go with."""
+        return next((one.behind for one in self._without_token if one.index == self.sent), None)
 
     def with_snapshot(self, snapshot: Snapshot, lengths: Lengths = NONE_BESIDE) -> list[StreamEvent]:
         """A snapshot for all that was given out, and the final behind it if that was, too. `lengths`: of what

@@ -191,16 +191,21 @@ class SpannedText:
         before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
-    def foreseen(self, tokens: Sequence[int], least: int) -> list[Text]:
-        """What the first of these tokens that says anything will say beside the content, where more than
+    def foreseen(self, tokens: Sequence[int], least: int, *, ends: bool) -> list[Text]:
+        """What the first of these tokens that says anything will say, or the end behind them, where more than
         `least` characters wait to be said: else nothing."""
-        if self._reader.held <= least:
+        if self._reader.held + self._content.held <= least:
             return []
-        reader, parts = self._reader.copy(), list[Part]()
+        reader, content = self._reader.copy(), self._content.ahead()
         for index, token in enumerate(tokens, self._fed):
-            if parts := reader.feed(token, index):
-                break
-        return list(_beside(parts))
+            parts = reader.feed(token, index)
+            if said := _texts(content.feed_text(_content(parts)), parts):
+                return said
+        if not ends:
+            return []
+        parts = reader.flush()
+        content.add_late(_content(parts))
+        return _texts(content.flush(), parts)
 
     def take_beside(self) -> Sequence[Beside]:
         """Mostly there is nothing: then no token that waits for its reader keeps a list of that."""
@@ -264,6 +269,11 @@ class SpannedText:
     @property
     def reading(self) -> bool:
         return bool(self._unread)
+
+    @property
+    def read(self) -> tuple[int, Lengths]:
+        """Of what was injected so many tokens, and with them so much is known."""
+        return self.injected_read, self._reader.lengths
 
     @property
     def injected_read(self) -> int:
@@ -362,15 +372,15 @@ class SpannedText:
         return again
 
     def snapshot(
-        self, tokens: Sequence[int], count: int, *, injected: int | None, flushed: bool
+        self, tokens: Sequence[int], count: int, *, told: Lengths | None, flushed: bool
     ) -> tuple[Lengths, str, list[SnapshotCall]]:
-        """What was known with the first `count` tokens and all that was injected until then; `injected`: or
-        with no more than so many tokens of that; `flushed`: or with the stream's end."""
+        """What was known with the first `count` tokens and all that was injected until then; `told`: or no
+        more than this of it; `flushed`: or with the stream's end."""
         self._read_all()
-        before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
-        if injected is not None:
-            before = _first_of(before, injected)
-        lengths = self.lengths if flushed else self._read_until(tokens, count, before).lengths
+        lengths = self.lengths if flushed else told
+        if lengths is None:
+            before = self._injected[: bisect_right(self._injected, count, key=_INDEX)]
+            lengths = self._read_until(tokens, count, before).lengths
         calls = [
             SnapshotCall(
                 index=call.index,
@@ -496,6 +506,16 @@ class SpannedText:
 def _kinds_bytes(tools: Kinds) -> int:
     names = (name for tool, arguments in tools.items() for name in (tool, *arguments))
     return sum(NAME_BYTES + text_bytes(name) for name in names)
+
+
+def _content(parts: Iterable[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, spans.Content))
+
+
+def _texts(content: str, parts: Iterable[Part]) -> list[Text]:
+    """In the order in which guards are told them."""
+    beside = list(_beside(parts))
+    return [("content", content), *beside] if content else beside
 
 
 def _beside(parts: Iterable[Part]) -> Iterator[Text]:

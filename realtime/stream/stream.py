@@ -954,13 +954,15 @@ class Stream:
         guards = self.context.guards
         return guards is not None and guards.reads_ahead
 
-    def foresees(self, tokens: Sequence[int]) -> bool:
-        """Whether its guards have yet to read what comes with these: where one of them tells all of a long
-        argument, they read that before any is taken in, a part each time that this is asked."""
+    def foresees(self, news: api.News) -> bool:
+        """Whether its guards have yet to read what comes with these: where a token of theirs, or the end,
+        tells all of a long argument, or that what may have been a call is none, they read that before any is
+        taken in, a part each time that this is asked."""
         guards, spans = self.context.guards, self.output.spans
         if guards is None or spans is None or self.concluded or self._guarding.withholds:
             return False
-        return guards.foresee(spans.foreseen(tokens, guards.at_once))
+        ends = news.finish is not None and not news.changes
+        return guards.foresee(spans.foreseen(news.tokens, guards.at_once, ends=ends))
 
     @property
     def takes_runs(self) -> bool:

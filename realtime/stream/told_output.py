@@ -22,7 +22,8 @@ class ToldOutput:
         self._outbox = outbox
         self._tools = tools
         self._arguments = ToldArguments(context.output.spans, whole=whole_arguments)
-        self._injected = self._injected_before = self._injected_read  # when what lies beside was taken, last
+        # How many injected tokens were read, and how much was known, when what lies beside was taken.
+        self._taken = self._taken_before = self._read
 
     # -- more of it ------------------------------------------------------------------------------
 
@@ -31,13 +32,13 @@ class ToldOutput:
         if self._output.spans is None:
             return ()
         beside = self._output.spans.take_beside()
-        self._injected_before, self._injected = self._injected, self._injected_read
+        self._taken_before, self._taken = self._taken, self._read
         self._tools.tell_approvals(beside)
         return beside
 
     @property
-    def _injected_read(self) -> int:
-        return 0 if self._output.spans is None else self._output.spans.injected_read
+    def _read(self) -> tuple[int, Lengths]:
+        return (0, Lengths()) if self._output.spans is None else self._output.spans.read
 
     def put(
         self, index: int, delta: str, token: int, logprob: TokenLogprob | None, beside: Sequence[Beside]
@@ -48,7 +49,8 @@ class ToldOutput:
         """Held back until the end, or part of a call by an injection."""
         told = self._arguments.tell(beside)
         if text or told:
-            self._outbox.put(PendingToken(index, text, None, beside=told, injected=self._injected_before))
+            injected, behind = self._taken_before
+            self._outbox.put(PendingToken(index, text, None, beside=told, injected=injected, behind=behind))
 
     # -- less of it ------------------------------------------------------------------------------
 
@@ -78,12 +80,15 @@ class ToldOutput:
         """It ends with what its listener knows, or is about to."""
         if self._outbox.known < len(self._output):
             self._context.cut(self._outbox.known, ends=True)
-            self._arguments.go_back()
+            self._take_back()
 
     def _go_back(self) -> None:
-        self._injected = min(self._injected, self._injected_read)
-        self._arguments.go_back()
+        self._take_back()
         self._tools.go_back()
+
+    def _take_back(self) -> None:
+        self._taken = self._read
+        self._arguments.go_back()
 
     # -- where it stands -------------------------------------------------------------------------
 
@@ -117,7 +122,7 @@ class ToldOutput:
         if spans is None:
             return snapshot, Lengths()
         lengths, snapshot.reasoning, snapshot.tool_calls = spans.snapshot(
-            output.tokens, count, injected=outbox.told_injected, flushed=outbox.final_sent
+            output.tokens, count, told=outbox.told_behind, flushed=outbox.final_sent
         )
         self._tools.tell_approvals(snapshot.tool_calls)
         return snapshot, self._arguments.of_snapshot(lengths, snapshot.tool_calls)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Sequence
+from copy import copy
 
 from realtime.text.stop_strings import StopMatcher, matcher_for
 from realtime.text.tokenizer import Tokenizer
@@ -55,6 +56,17 @@ class TextStream:
     def text(self) -> str:
         """All that was released."""
         return self._text.decode()
+
+    @property
+    def held(self) -> int:
+        """Characters that are not released."""
+        return len(self._held) + len(self._late)
+
+    def ahead(self) -> TextStream:
+        """Another that goes on here, without what is released; this one stays as it is."""
+        again = copy(self)
+        again._text = bytearray()
+        return again
 
     def feed(self, token: int) -> str:
         """The text that this token releases."""

@@ -31,6 +31,7 @@ from midstream.protocol import (
     TextPart,
     Tool,
 )
+from realtime.guards.pattern import Pattern
 from realtime.guards.watches import Hit, Piece, ValueWatch
 from realtime.hub.frame_tokenizing import (
     MOST_SIGNS,
@@ -54,6 +55,7 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools.fallback import without_tools
 from realtime.tools.json_scanner import signs_in
 from realtime.tools.offered import argument_kinds, no_texts
+from realtime.tools.span_reader import SpanReader
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import LONG, SIZE, TENANT, endless, rest, settled, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer, toy_tokenizer
@@ -434,6 +436,38 @@ async def test_and_until_what_was_asked_of_its_calls_is_done() -> None:
     assert [event.ref for event in answers[-3:]] == ["1", "2", "3"]
 
 
+async def test_a_snapshot_of_what_is_told_of_a_long_injection_reads_none_of_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("realtime.stream.spanned_text.READ_AT_ONCE", 512)
+    server = SimulatedServer(SIZE, tokenizer=knowing())
+    listener = RecordingListener(server)
+    listener.send(endless("a", prompt=None, messages=HI, tools=[FREE]))
+    await settled()
+    server.tick()
+    server.in_turns = True
+    listener.send(protocol.Inject(request_id="a", text=WHOLE.replace('"{', "{").replace("\\", "")))
+    while not (server.hub.streams and server.hub.streams[0].reading):
+        server.tick()
+    (stream,) = server.hub.streams
+    spans = stream.output.spans
+    assert spans is not None
+    while spans.injected_read < 512:
+        server.clock.advance(0)
+    listener.ready = False
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    stream.outbox.shorten_history(0)
+    monkeypatch.setattr(SpanReader, "inject", None)
+    other = RecordingListener(server)
+    other.send(protocol.Attach(request_id="a", after=-1))
+    heard = "".join(event.delta for event in listener.heard if isinstance(event, protocol.ToolArguments))
+    (snapshot,) = [event for event in other.heard if isinstance(event, protocol.Snapshot)]
+    assert [call.arguments for call in snapshot.tool_calls or ()] == [heard]
+    (more,) = [event for event in other.heard if isinstance(event, protocol.ToolArguments)]
+    assert heard + more.delta == "".join(spans.calls[0].arguments)
+
+
 async def test_nobody_waits_for_tokens_behind_what_others_have_put_in() -> None:
     server = SimulatedServer(replace(SIZE, kv_tokens=1 << 14, slots=4), tokenizer=knowing())
     crowd, other = RecordingListener(server), RecordingListener(server, "other")
@@ -457,9 +491,11 @@ LOOKING = Guard(name="g", do="pause", tool="*", path="$.q", forbid="b")
 WHOLE = '<tool_call>{"name": "find", "arguments": "{\\"q\\": \\"' + "a" * 990 + "b" * 10
 
 
-async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, RecordingListener, list[int]]:
+async def judging(
+    monkeypatch: pytest.MonkeyPatch, *, more: int = 0
+) -> tuple[SimulatedServer, RecordingListener, list[int]]:
     """Before the token that tells all of an argument, which guards have yet to judge; and how much they read
-    each time."""
+    each time. `more`: tokens that come with it."""
     reads, read = [], ValueWatch.read
 
     def counted(self: ValueWatch, piece: Piece) -> Hit | None:
@@ -469,10 +505,11 @@ async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, Rec
     monkeypatch.setattr(ValueWatch, "read", counted)
     monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 64)
     tokenizer = knowing()
-    (quote,) = tokenizer.encode('"', special=False)
+    quote, brace = tokenizer.encode('"}', special=False)
     server = SimulatedServer(SIZE, tokenizer=tokenizer)
     listener = RecordingListener(server)
-    params = Params(guards=[LOOKING], logit_bias={quote: 100.0}, ignore_eos=True, temperature=0)
+    bias = {brace: 100.0, quote: 99.0}  # first that, then the quote, and then that for ever
+    params = Params(guards=[LOOKING], logit_bias=bias, presence_penalty=2.0, ignore_eos=True, temperature=0)
     listener.send(start(prompt=None, messages=HI, tools=[FREE], params=params, credit=Credit(limit=1)))
     await settled()
     rest(server)
@@ -480,11 +517,14 @@ async def judging(monkeypatch: pytest.MonkeyPatch) -> tuple[SimulatedServer, Rec
     await settled()
     rest(server)
     reads.clear()
-    listener.send(protocol.Grant(request_id="a", limit=2))
+    listener.send(protocol.Grant(request_id="a", limit=2 + more))
     server.in_turns = True
-    while server.hub._incoming._lines.empty:
+    while server.down:
+        server.deliver_down()
+    while sum(len(news.tokens) for output in server.up for news in output.news) <= more:
         assert not server.at_rest, listener.errors
-        server.tick()
+        server.step()
+    server.deliver_up(together=len(server.up))
     return server, listener, reads
 
 
@@ -501,6 +541,58 @@ async def test_guards_read_all_that_one_token_tells_a_part_at_a_time(monkeypatch
     rest(server)
     (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
     assert (found.index, found.detail) == (1, "b")
+
+
+@pytest.mark.parametrize("more", [1, 3, 12])
+async def test_what_comes_behind_that_token_stands_behind_it(
+    more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, listener, _ = await judging(monkeypatch, more=more)
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    server.in_turns = False
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert (found.index, found.detail) == (1, "b")
+
+
+@pytest.mark.parametrize(
+    ("injected", "written"),
+    [("", " "), ('<tool_call>{"arguments": {"q": "', "a")],
+    ids=["the end", "a call that is none"],
+)
+async def test_they_read_what_is_told_since_it_is_no_call_a_part_at_a_time(
+    injected: str, written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, find = [], Pattern.find
+
+    def counted(self: Pattern, state: int, text: str) -> tuple[int, int]:
+        reads.append(len(text))
+        return find(self, state, text)
+
+    monkeypatch.setattr(Pattern, "find", counted)
+    monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 16)
+    monkeypatch.setattr("realtime.tools.span_reader.LONGEST_UNTOLD", 200)
+    tokenizer = knowing()
+    (token,) = tokenizer.encode(written, special=False)
+    server = SimulatedServer(SIZE, tokenizer=tokenizer)
+    listener = RecordingListener(server)
+    guard = Guard(name="g", do="finish", regex=f"{written}{{20}}", in_=["content"])
+    most = 250 if injected else 150
+    bias = {token: 100.0}
+    params = Params(guards=[guard], logit_bias=bias, ignore_eos=True, temperature=0, max_tokens=most)
+    listener.send(start(prompt=None, messages=HI, tools=[FREE], params=params, credit=Credit(limit=0)))
+    await settled()
+    rest(server)
+    if injected:
+        listener.send(protocol.Inject(request_id="a", text=injected))
+    listener.send(protocol.Grant(request_id="a", limit=1000))
+    await settled()
+    rest(server)
+    (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
+    assert found.detail == written * 20
+    assert sum(reads) >= 150
+    assert max(reads) <= 16
 
 
 async def test_what_guards_have_read_before_it_was_taken_in_is_nothing_where_it_never_is(
