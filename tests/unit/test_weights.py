@@ -18,6 +18,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, Credit, Params
 from realtime.codec import Codec
+from realtime.guards.pattern import Pattern
 from realtime.hub.told import in_tokens
 from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
@@ -250,6 +251,28 @@ def test_an_output_weighs_what_its_tokens_say(offering: bool) -> None:
         taken, weighed = taken_now(), lone.stream.bytes - before
     assert taken > 80 * 5_000
     assert 0.8 * taken < weighed < 2 * taken
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a",
+        "abcdefghij" * 50,
+        f"[{''.join(map(chr, range(0x4E00, 0x5200, 2)))[:500]}]",
+        "".join(map(chr, range(0x4E00, 0x4FF0))),
+        "".join(f"[{chr(first)}-{chr(first + 999)}]" for first in range(0x4E00, 0x4E60)),
+        "(a|b)?" * 40,
+        r"(\ba\b|\Bb\B|^c$|^x\b)?" * 8,
+    ],
+    ids=["one", "many", "a set", "wide", "ranges", "many ways", "many gaps"],
+)
+def test_a_pattern_weighs_what_it_takes(source: str) -> None:
+    """Guards of a thousand streams look for as many: one that counted as 100 bytes took 50,000."""
+    with traced() as taken_now:
+        patterns = [Pattern(source) for _ in range(20)]
+        gc.collect()  # what it was parsed to
+        taken = taken_now() / len(patterns)
+    assert 0.8 * taken < patterns[0].bytes < 2 * taken
 
 
 def test_what_tools_make_of_a_grammar_weighs_what_it_takes() -> None:
