@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from sys import getsizeof
 
 from realtime.guards.automaton import ones
 
 MANY = 4  # arrows that are worth a shift of their own
 FEW = 12  # steps, that need not be fewer
 MOST_ARROWS = 10_000  # that are looked at one by one
+ARROWS_BYTES, STEP_BYTES = 300, 70  # what they weigh, and each, beside numbers
 Masks = list[tuple[int, int]]  # from these positions to those
 
 
@@ -37,6 +39,12 @@ class Arrows:
     def __len__(self) -> int:
         """How many steps it takes."""
         return len(self._shifts) + len(self._masks)
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory they take."""
+        steps = self._shifts + self._masks
+        return ARROWS_BYTES + sum(STEP_BYTES + getsizeof(origins) + getsizeof(to) for origins, to in steps)
 
     def gone(self, positions: int) -> int:
         found = 0

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import chain
 from re import _constants as sre
+from sys import getsizeof
 from typing import Any
 
+# What one of a set weighs as measured, beside its places: a character, and what is none.
+LITERAL_BYTES, ITEM_BYTES = 120, 300
 NONE, OTHER, WORD, NEWLINE = range(4)  # what stands beside a gap; none at the ends of a text
 Item = tuple[Any, Any]  # of a set, as the parser writes it
 Charset = tuple[bool, bool, tuple[Item, ...]]  # negated, whatever the case, items
@@ -46,6 +50,11 @@ class Places:
             for item in items:
                 found.add(item, 1 << at, folded)
 
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory they take."""
+        return self._exact.weight + self._folded.weight
+
     def of(self, char: str) -> int:
         """As bits."""
         found = self._exact.of(char)
@@ -63,6 +72,12 @@ class _Items:
 
     def __bool__(self) -> bool:
         return bool(self._literals or self._others)
+
+    @property
+    def weight(self) -> int:
+        numbers = chain(self._literals.values(), self._others.values())
+        size = LITERAL_BYTES * len(self._literals) + ITEM_BYTES * len(self._others)
+        return size + sum(map(getsizeof, numbers))
 
     def add(self, item: Item, places: int, folded: bool) -> None:
         kind, value = item

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from sys import getsizeof
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,7 +23,7 @@ MOST_STEPS = 64  # that one character may cost
 MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
 MOST_IN_ALL = 1 << 16  # steps and masks, of all patterns: some 12 MB at most
 MOST_BACK = 4096  # characters that are looked back through
-POSITION_BYTES = 100  # what one weighs, as measured
+PATTERN_BYTES = 2000  # what one weighs as measured, beside its characters and ways
 START = 0
 
 _SHIFT = KINDS.bit_length() - 1  # of a state: its positions stand before the kind of the last character
@@ -75,6 +76,10 @@ class Pattern:
         self._first = [_at(automaton.first, number) for number in range(GAPS)]
         self._last = [_at(automaton.last, number) for number in range(GAPS)]
         self._arrows = _arrows(automaton.follow)
+        alone = {id(arrows): arrows for arrows in self._arrows}.values()
+        # About how much memory it takes, beside what it remembers.
+        self.bytes = PATTERN_BYTES + self._places.weight + sum(arrows.weight for arrows in alone)
+        self.bytes += sum(map(getsizeof, self._first + self._last))
         steps = max(map(len, self._arrows))
         if steps > MOST_STEPS:
             raise RegexError(
@@ -82,11 +87,6 @@ class Pattern:
             )
         self._masks = Remembered[str, int]()
         self._steps = Remembered[tuple[int, str], tuple[int, int]]()
-
-    @property
-    def bytes(self) -> int:
-        """About how much memory it takes, beside what it remembers."""
-        return POSITION_BYTES * self.positions
 
     @property
     def may_be_empty(self) -> bool:

@@ -220,11 +220,11 @@ class SpannedText:
         return self._reader.lengths
 
     @property
-    def bytes(self) -> int:
-        """About how much memory it takes, beside its content."""
+    def weight(self) -> int:
+        """About how many bytes of memory it takes."""
         copies = COPY_BYTES + self._copied_bytes + self._given_bytes
         injected = INJECTION_BYTES * len(self._injected) + 4 * self._injected_tokens
-        return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected
+        return copies + CALL_BYTES * len(self.calls) + 2 * self._text_bytes + injected + self._content.weight
 
     @property
     def reasoning_tokens(self) -> int:

@@ -16,11 +16,13 @@ from __future__ import annotations
 from codecs import utf_8_decode
 from collections.abc import Sequence
 from copy import copy
+from sys import getsizeof
 
 from realtime.text.stop_strings import StopMatcher, matcher_for
 from realtime.text.tokenizer import Tokenizer
 
 LONGEST_PARTIAL = 4  # bytes behind which no beginning of a character can stand
+WIDEST = 4  # bytes of a character
 
 
 class TextStream:
@@ -67,6 +69,11 @@ class TextStream:
         again = copy(self)
         again._text = bytearray()
         return again
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory its text takes."""
+        return getsizeof(self._text) + WIDEST * (len(self._held) + len(self._late))
 
     def feed(self, token: int) -> str:
         """The text that this token releases."""

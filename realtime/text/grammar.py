@@ -100,9 +100,9 @@ class OutputRules(Struct, frozen=True):
     later: OutputRules | None = None  # of the turns behind the first, where they are others
 
     @property
-    def length(self) -> int:
-        later = 0 if self.later is None else self.later.length
-        return len(self.alone or "") + len(self.or_answer) + later
+    def texts(self) -> list[str]:
+        later = [] if self.later is None else self.later.texts
+        return [self.alone or "", self.or_answer, *later]
 
 
 def source_of(grammar: Grammar) -> str:

@@ -14,21 +14,26 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from engine import api
+from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, Credit, Params
 from realtime.codec import Codec
+from realtime.guards.pattern import Pattern
 from realtime.hub.told import in_tokens
 from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
+from realtime.stream.context import of_prompt
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import event_bytes
+from realtime.stream.params import resolved
 from realtime.stream.pending_commands import CallFrame
 from realtime.stream.stream import STREAM_BYTES, Stream
 from realtime.stream.weights import weight
+from realtime.text.grammar import OutputRules
 from realtime.text.served_model import ServedModel
+from realtime.text.tokenizer import Tokenizer
 from tests.fakes.lone_stream import MODEL, LoneStream
-from tests.fakes.wire_values import variants
+from tests.fakes.wire_values import WIDE, variants
 
 FEW = 2_000  # bytes by which a weight may be too much, however little a thing takes
 OF_NO_STREAM = (protocol.Ready, protocol.Pong, protocol.GoingAway)
@@ -36,6 +41,9 @@ STEERING = (*get_args(SteeringFrame), *get_args(CallFrame), protocol.Cancel)
 ROOMY = ServedModel("toy", MODEL.tokenizer, vocab=MODEL.vocab, context=1 << 24, fingerprint="fp")
 SENT = 300  # output tokens: a frame may be of a token there
 KEPT = 40_000  # bytes that the interpreter and libraries keep, whatever is done
+OFFERS = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+START = protocol.Start(request_id="a", prompt="Hi")
+LONG = toy_model.VOCAB  # a token
 MATCHED = 80  # stop strings that others have too: each might be alone
 EVENTS = [kind for kind in get_args(protocol.ServerEvent) if kind not in OF_NO_STREAM]
 
@@ -222,6 +230,59 @@ def standing(params: Params) -> Stream:
     lone.take()
     lone.stream.acknowledge(0, lone.stream.outbox.seq - 1)
     return lone.stream
+
+
+@pytest.mark.parametrize("offering", [False, True], ids=["plain", "with tools"])
+def test_an_output_weighs_what_its_tokens_say(offering: bool) -> None:
+    """A token may be of 80 characters, and somebody may say in a past that there are thousands of it."""
+    told = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
+    told["added_tokens"].append(
+        told["added_tokens"][-1] | {"id": LONG, "content": "-" * 80, "special": False}
+    )
+    model = replace(ROOMY, tokenizer=Tokenizer(told, OFFERS))
+    tools = [protocol.Tool(function=protocol.Function(name="find"))]
+    asked = {"messages": [protocol.Message(role="user", content="Hi")], "tools": tools} if offering else {}
+    lone = LoneStream(model=model, credit=Credit(limit=1 << 30), asked=asked)
+    before = lone.stream.bytes
+    with traced() as taken_now:
+        lone.stream.receive_news(api.News(7, tokens=[LONG] * 5_000), lone.now)
+        lone.take()
+        lone.stream.acknowledge(5_000, lone.stream.outbox.seq - 1)
+        taken, weighed = taken_now(), lone.stream.bytes - before
+    assert taken > 80 * 5_000
+    assert 0.8 * taken < weighed < 2 * taken
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "a",
+        "abcdefghij" * 50,
+        f"[{''.join(map(chr, range(0x4E00, 0x5200, 2)))[:500]}]",
+        "".join(map(chr, range(0x4E00, 0x4FF0))),
+        "".join(f"[{chr(first)}-{chr(first + 999)}]" for first in range(0x4E00, 0x4E60)),
+        "(a|b)?" * 40,
+        r"(\ba\b|\Bb\B|^c$|^x\b)?" * 8,
+    ],
+    ids=["one", "many", "a set", "wide", "ranges", "many ways", "many gaps"],
+)
+def test_a_pattern_weighs_what_it_takes(source: str) -> None:
+    """Guards of a thousand streams look for as many: one that counted as 100 bytes took 50,000."""
+    with traced() as taken_now:
+        patterns = [Pattern(source) for _ in range(20)]
+        gc.collect()  # what it was parsed to
+        taken = taken_now() / len(patterns)
+    assert 0.8 * taken < patterns[0].bytes < 2 * taken
+
+
+def test_what_tools_make_of_a_grammar_weighs_what_it_takes() -> None:
+    """A name that is wide has all of it take four times as much, and more once it was told."""
+    texts = ["".join(["x" * 9_999, WIDE]) for _ in range(4)]
+    weighed = [
+        of_prompt(START, [1], resolved(Params(), context_left=9, vocab=9), rules, MODEL).bytes
+        for rules in (None, OutputRules(texts[0], texts[1], OutputRules(texts[2], texts[3])))
+    ]
+    assert weighed[1] - weighed[0] > sum(len(text.encode("utf-32")) + len(text.encode()) for text in texts)
 
 
 def test_what_has_a_type_that_nobody_has_weighed_is_found_here_and_not_by_whoever_sends_it() -> None:
