@@ -192,7 +192,8 @@ class WebSocketProtocol(SmallReads):
             self._ignore(len(events) + len(data) / 1024)
         for event in events:
             self._receive_event(event)
-        if self._core.parser_exc is not None:
+        if (error := self._core.parser_exc) is not None:
+            error.with_traceback(None)  # which knows the frame that was wrong
             self._end_received_as_failed()
         self._count_held()
         if self._held_bytes and self.held.of(self.work) > self.limits.most_held * self._max_message_bytes:
@@ -242,8 +243,10 @@ class WebSocketProtocol(SmallReads):
     def _receive_event(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Request):
             self._receive_request(event)
-        elif isinstance(event, Frame) and not self.received_messages.ended:
-            self._receive_frame(event)
+        elif isinstance(event, Frame):
+            if not self.received_messages.ended:
+                self._receive_frame(event)
+            event.data = b""  # it is taken; and the core knows its last frame until the next has come
 
     def _receive_request(self, request: Request) -> None:
         response = self._core.accept(request)
