@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
+from collections import Counter
+from typing import Any
 
 import pytest
 from websockets.frames import Opcode
 
+from realtime.access.connection_limits import OpenConnection
+from realtime.http.held_bodies import BODY, HeldBody
+from realtime.http.long_lived_routes import OPEN
+from realtime.http.openai.endpoints import CompletionResponse
+from realtime.http.sse import SseTimeouts
+from realtime.tenants.allowance import Holder
 from realtime.transport.http_protocol import TimedHttpProtocol
 from realtime.transport.websocket_protocol import WebSocketProtocol
-from tests.server.asgi_app_server import Receive, Scope, Send, masked, raw_socket, serving, upgrade
+from tests.server.asgi_app_server import Events, Receive, Scope, Send, masked, raw_socket, serving, upgrade
 
 pytestmark = pytest.mark.asyncio
 
@@ -69,3 +78,45 @@ async def test_of_a_connection_that_ended_nothing_waits_until_garbage_is_looked_
 
 def _kept() -> list[object]:
     return [one for one in gc.get_objects() if isinstance(one, TimedHttpProtocol | WebSocketProtocol)]
+
+
+class Whole:
+    """What an answer of megabytes is made of."""
+
+    async def begin(self) -> None:
+        pass
+
+    async def body(self) -> list[bytes]:
+        return [bytes(100) for _ in range(50_000)]
+
+    async def revoke(self) -> None:
+        pass
+
+    def leave(self, cause: str = "closed") -> None:
+        pass
+
+
+async def test_of_a_whole_answer_that_nobody_reads_on_nothing_waits_until_garbage_is_looked_for() -> None:
+    ended = Events()
+
+    async def completion(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[BODY] = HeldBody(Counter(), "t", 0)
+        scope[OPEN] = OpenConnection("here", Holder())
+        source: Any = Whole()
+        await CompletionResponse(source, {}, SseTimeouts(), {}, stream=False)(scope, receive, send)
+        ended.add("it")
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(completion) as server:
+            async with raw_socket(server) as peer:
+                tracemalloc.start()
+                await peer.send(GET)
+                await peer.read_response()
+                assert tracemalloc.get_traced_memory()[0] > 2_000_000
+            await ended.next()
+            assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
+        gc.enable()
