@@ -21,7 +21,9 @@ FEW = 10_000  # objects that died late and can wait: some MB
 THRESHOLDS = 700, 10, 1  # containers, looks at the youngest, and looks at those that survived these
 GLANCE_S = 1.0
 MUCH = 200_000  # objects: some 3,000 connections that are gone, or 30 to 100 MB
-OBJECT_BYTES = 150  # of what is held for streams, and there is an object more that lives
+OBJECT_BYTES = 150  # of what is held for streams, and there may be an object more that lives
+# But a crowd has no more: much may be held in few objects, and would let as many die unseen.
+CROWD = 1_000_000
 
 
 class Standing:
@@ -40,18 +42,21 @@ class Standing:
     def looked_at(self) -> None:
         """All of it lives."""
         self._times = 0
-        beside = gc.get_freeze_count() - self.held() // OBJECT_BYTES
-        self._most_alive = max(self._most_alive, beside)
+        self._most_alive = max(self._most_alive, gc.get_freeze_count() - self._of_streams)
 
     @property
     def is_much(self) -> bool:
         """To count takes a tenth of what a look does, of a million 30 ms: only where so many may have come,
         and half as many as may live."""
-        may_live = self._most_alive + self.held() // OBJECT_BYTES
+        may_live = self._most_alive + self._of_streams
         if self._times * math.prod(THRESHOLDS) < max(MUCH, may_live // 2):
             return False
         self._times = 0
         return gc.get_freeze_count() > may_live + max(MUCH, may_live)
+
+    @property
+    def _of_streams(self) -> int:
+        return min(self.held() // OBJECT_BYTES, CROWD)
 
 
 _standing = Standing()

@@ -13,6 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http.client import responses as phrases
 from typing import Any, ClassVar, cast
 
@@ -149,7 +150,6 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
         super().__init__(*given, **named)
         self.logger = _logger
         self.conn: RequestParser = RequestParser(self.limits.head_bytes)
-        self.app = with_cut_off(in_small_writes(self.app), lambda: cut_off(self.transport))
         self._late_bytes = 0
         self._answered = False  # whether an answer ends just now
         self._said = asyncio.Event()  # all of one, or the connection is lost
@@ -161,6 +161,8 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Of the transport, which forgets this connection at its end, as nothing does that knows it itself.
+        self.app = with_cut_off(in_small_writes(self.app), partial(cut_off, transport))
         self.client = peer_of(transport)
         self.address = network_of(self.client[0]) if self.client else ""
         self._send_buffer = SendBuffer(

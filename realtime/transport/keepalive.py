@@ -9,6 +9,14 @@ import asyncio
 from collections.abc import Callable
 
 
+def _nothing() -> None:
+    pass
+
+
+def _never() -> bool:
+    return False
+
+
 class Keepalive:
     """Pings a peer at intervals; one from which nothing at all is heard for `timeout_s` after a ping is dead.
 
@@ -42,9 +50,12 @@ class Keepalive:
         self._heard = True
 
     def stop(self) -> None:
+        """For good, and it knows nobody any more."""
         for timer in (self._ping_timer, self._deadline):
             if timer is not None:
                 timer.cancel()
+        self._send_ping = self._dead = _nothing
+        self._listening = _never
 
     def _ping(self) -> None:
         self._send_ping()

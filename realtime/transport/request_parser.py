@@ -56,8 +56,8 @@ class RequestParser(h11.Connection):
             if isinstance(event, h11.Request):
                 self._check(event, unread - self._unread())
         except h11.RemoteProtocolError as error:
-            self.problem = error if isinstance(error, RequestProblem) else self._explained(error)
-            raise
+            self.problem = self._explained(error)
+            raise error.with_traceback(None) from None  # h11's knows itself, and what was read
         return event
 
     def _unread(self) -> int:
@@ -70,7 +70,10 @@ class RequestParser(h11.Connection):
             raise RequestProblem("A request has `Content-Length` or `Transfer-Encoding`, not both.")
 
     def _explained(self, error: h11.RemoteProtocolError) -> RequestProblem:
+        """One that was not raised, and so does not know where: here."""
         status = error.error_status_hint
+        if isinstance(error, RequestProblem):
+            return RequestProblem(str(error), error_status_hint=status)
         said = _SENTENCES.get(status, _NO_REQUEST).format(limit=self._limit_bytes, why=_why(error))
         return RequestProblem(said, error_status_hint=status)
 

@@ -136,7 +136,7 @@ class WebSocketProtocol(SmallReads):
         self._app_state = app_state
         self._core = ServerProtocol(max_size=config.ws_max_size, logger=_core_logger)
         self._assembly = MessageAssembly(self.limits.max_fragments)
-        self._peer = WebSocketPeer(self)
+        self._peer: WebSocketPeer | None = None  # as long as the app runs: it knows this connection
         self._keepalive = Keepalive(
             interval_s=config.ws_ping_interval,
             timeout_s=config.ws_ping_timeout,
@@ -221,7 +221,7 @@ class WebSocketProtocol(SmallReads):
         if self._late_pong is not None:
             late, self._late_pong = self._late_pong, None
             self.write(late)
-        if self._peer.on_writable is not None and self.send_buffer.writable:
+        if self._peer is not None and self._peer.on_writable is not None and self.send_buffer.writable:
             self._peer.on_writable()
 
     def shutdown(self) -> None:
@@ -242,8 +242,10 @@ class WebSocketProtocol(SmallReads):
     def _receive_event(self, event: Request | Response | Frame) -> None:
         if isinstance(event, Request):
             self._receive_request(event)
-        elif isinstance(event, Frame) and not self.received_messages.ended:
-            self._receive_frame(event)
+        elif isinstance(event, Frame):
+            if not self.received_messages.ended:
+                self._receive_frame(event)
+            event.data = b""  # it is taken; and the core knows its last frame until the next has come
 
     def _receive_request(self, request: Request) -> None:
         response = self._core.accept(request)
@@ -285,12 +287,13 @@ class WebSocketProtocol(SmallReads):
             self.received_messages.put(message, len(message.data))
 
     def _receive_pong(self, payload: bytes) -> None:
-        if self._peer.on_pong is not None and not payload.startswith(KEEPALIVE):
+        if self._peer is not None and self._peer.on_pong is not None and not payload.startswith(KEEPALIVE):
             self._peer.on_pong(payload)
 
     # -- what the app does -------------------------------------------------------------------------
 
     def _scope(self, request: Request) -> dict[str, Any]:
+        self._peer = WebSocketPeer(self)
         return request_scope(request, root_path=self._config.root_path) | {
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "scheme": "wss" if is_ssl(self.transport) else "ws",
@@ -316,6 +319,7 @@ class WebSocketProtocol(SmallReads):
         if self._connecting:
             self._send_response(plain_response(500, "Internal Server Error\n"))
         self._close(code)
+        self._peer = None
         self.received_messages.forget()
         self._count_held()
 
@@ -332,7 +336,7 @@ class WebSocketProtocol(SmallReads):
         if self._held_bytes:
             self._count_held()
         match message:
-            case DataMessage(data, text=True) if self._peer.gives_utf8:
+            case DataMessage(data, text=True) if self._peer is not None and self._peer.gives_utf8:
                 return {"type": "websocket.receive", "utf8": data}
             case DataMessage(data, text=True):
                 return {"type": "websocket.receive", "text": data.decode()}
@@ -459,6 +463,8 @@ class WebSocketProtocol(SmallReads):
         looked for."""
         self.received_messages.end(code, reason)
         self._assembly.forget()
+        for error in (self._core.parser_exc, self._core.handshake_exc):
+            _forget_where(error)
 
     def _end_received_as_failed(self) -> None:
         failure = self._core.close_sent
@@ -489,3 +495,9 @@ class WebSocketProtocol(SmallReads):
     def _stop_timers(self) -> None:
         self._keepalive.stop()
         self.send_buffer.end()
+
+
+def _forget_where(error: BaseException | None) -> None:
+    """It knows the core that keeps it, and what was read there."""
+    while error is not None:
+        error = error.with_traceback(None).__cause__

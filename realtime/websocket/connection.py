@@ -232,6 +232,8 @@ class Connection:
             self._taken.clear()
             self._read_acks.forget_all()
             self._read.clear()
+            del self._read  # it knows this connection, as do the peer's callbacks
+            self._peer.on_pong = self._peer.on_writable = None
             self._note_if_all_is_said()
 
     def _replace(self, session_id: str) -> None:

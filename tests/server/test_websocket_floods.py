@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import socket
 import tracemalloc
 
 import pytest
@@ -177,4 +178,47 @@ async def test_what_a_peer_leaves_behind_does_not_wait_until_garbage_is_looked_f
             assert tracemalloc.get_traced_memory()[0] < LARGE // 2
             tracemalloc.stop()
     finally:
+        gc.enable()
+
+
+WHOLE = masked(Opcode.TEXT, b"a" * LARGE)
+
+
+@pytest.mark.parametrize(
+    ("last", "news"),
+    [
+        pytest.param(WHOLE, ["taken"], id="taken, and its peer stays"),
+        pytest.param(WHOLE, ["taken", "gone"], id="taken, and its peer is gone"),
+        pytest.param(WHOLE[:-1], ["gone"], id="half of one"),
+        pytest.param(b"\xc1" + WHOLE[1:], ["gone"], id="of an extension"),
+        pytest.param(b"\x89" + WHOLE[1:], ["gone"], id="too long a ping"),
+        pytest.param(b"\x80" + WHOLE[1:], ["gone"], id="the rest of no message"),
+    ],
+)
+async def test_the_last_frame_that_came_is_kept_by_nobody(last: bytes, news: list[str]) -> None:
+    """Neither for as long as its connection lives, where it is on no account, nor behind that until garbage
+    is looked for."""
+    told = Events()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        while (message := await receive())["type"] == "websocket.receive":
+            message.clear()
+            told.add("taken")
+        told.add("gone")
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serving(app) as server, raw_peer(server) as peer:
+            tracemalloc.start()
+            await peer.send(last)
+            for expected in news:
+                if expected == "gone":
+                    peer.socket.shutdown(socket.SHUT_WR)
+                assert await told.next() == expected
+            assert tracemalloc.get_traced_memory()[0] < LARGE // 2
+    finally:
+        tracemalloc.stop()
         gc.enable()

@@ -134,6 +134,23 @@ def test_a_crowd_that_stays_is_not_looked_at_for_it(monkeypatch: pytest.MonkeyPa
     assert standing.is_much
 
 
+def test_what_is_held_in_few_objects_lets_no_more_die_unseen_than_a_crowd_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    standing, alive = garbage.Standing(), garbage.MUCH
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: alive)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    standing.held = lambda: 0
+    standing.looked_at()
+    standing.held = lambda: 1 << 30
+    alive += 2 * garbage.CROWD + garbage.MUCH
+    for is_much in (False, True):
+        for _ in range(alive // math.prod(garbage.THRESHOLDS)):
+            standing.let_stay("stop", {"generation": 2})
+        assert standing.is_much == is_much
+        alive += 1
+
+
 async def test_where_nothing_is_found_it_looks_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     found, waits = iter([0, 0, FEW + 1, 0, 0, 0, 0, 0]), list[float]()
 

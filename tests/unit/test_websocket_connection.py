@@ -157,6 +157,24 @@ async def test_what_a_connection_leaves_behind_does_not_wait_until_garbage_is_lo
         gc.enable()
 
 
+async def test_a_connection_that_has_left_does_not_wait_until_garbage_is_looked_for() -> None:
+    """A flood of them would be a long look."""
+    server, client, open_ = SimulatedServer(SIZE), Client(), dict[str, Connection]()
+    gc.collect()
+    gc.disable()
+    try:
+        serving = asyncio.create_task(
+            serve(client, server.hub, CALLER, PayerWork(), LIMITS, open_, Observer())  # type: ignore[arg-type]
+        )
+        await play(server, client, start("one", params=Params(max_tokens=1)))
+        (left,) = (weakref.ref(connection) for connection in open_.values())
+        client.hang_up()
+        await serving
+        assert left() is None
+    finally:
+        gc.enable()
+
+
 async def test_replies_that_nobody_read_go_with_their_connection_and_none_is_kept_behind_it() -> None:
     """It may be known for minutes yet, until garbage is looked for, and its client has come again: some MiB a
     second."""

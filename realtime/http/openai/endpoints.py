@@ -108,7 +108,15 @@ class CompletionResponse(Response):
             case None:
                 return Response()  # to nobody
         headers = self._id_header | {"Content-Length": str(sum(map(len, body)))}
-        return StreamingResponse(_pieces(body), media_type="application/json", headers=headers)
+        return WholeAnswer(_pieces(body), media_type="application/json", headers=headers)
+
+
+class WholeAnswer(StreamingResponse):
+    """Whoever goes away is watched for already. A second watch would leave what was under way, and what
+    waited, until garbage is looked for."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.stream_response(send)
 
 
 async def _pieces(body: list[bytes]) -> AsyncIterator[bytes]:
