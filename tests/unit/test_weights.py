@@ -48,6 +48,15 @@ MATCHED = 80  # stop strings that others have too: each might be alone
 EVENTS = [kind for kind in get_args(protocol.ServerEvent) if kind not in OF_NO_STREAM]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _alone() -> Iterator[None]:
+    """What other tests have left is not looked at each time."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
     gc.collect()
