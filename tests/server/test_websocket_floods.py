@@ -7,6 +7,7 @@ import contextlib
 import gc
 import socket
 import tracemalloc
+from collections.abc import Callable, Iterator
 
 import pytest
 from websockets.frames import Opcode
@@ -139,6 +140,19 @@ async def test_of_a_payers_messages_that_never_end_few_are_held_on_however_many_
 LARGE = 1_000_000
 
 
+@contextlib.contextmanager
+def uncollected() -> Iterator[Callable[[], int]]:
+    """How many bytes are taken by what has come since and did not go by itself."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
 @pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize(
     "left",
@@ -162,23 +176,17 @@ async def test_what_a_peer_leaves_behind_does_not_wait_until_garbage_is_looked_f
             pass
         gone.add("gone")
 
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected() as taken:
         async with serving(app) as server, raw_peer(server) as peer:
-            tracemalloc.start()
             await peer.send(left + masked(Opcode.PING, b"has it come?"))
             assert (await peer.read_frame())[0] == Opcode.PONG
-            assert tracemalloc.get_traced_memory()[0] > LARGE
+            assert taken() > LARGE
             has_come.set()
             if closes:
                 await peer.send(masked(Opcode.CLOSE, (1000).to_bytes(2)))
             await gone.next()
             await peer.read_close()
-            assert tracemalloc.get_traced_memory()[0] < LARGE // 2
-            tracemalloc.stop()
-    finally:
-        gc.enable()
+            assert taken() < LARGE // 2
 
 
 WHOLE = masked(Opcode.TEXT, b"a" * LARGE)
@@ -208,17 +216,11 @@ async def test_the_last_frame_that_came_is_kept_by_nobody(last: bytes, news: lis
             told.add("taken")
         told.add("gone")
 
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected() as taken:
         async with serving(app) as server, raw_peer(server) as peer:
-            tracemalloc.start()
             await peer.send(last)
             for expected in news:
                 if expected == "gone":
                     peer.socket.shutdown(socket.SHUT_WR)
                 assert await told.next() == expected
-            assert tracemalloc.get_traced_memory()[0] < LARGE // 2
-    finally:
-        tracemalloc.stop()
-        gc.enable()
+            assert taken() < LARGE // 2
