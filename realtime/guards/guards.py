@@ -71,7 +71,7 @@ class Guards:
 
     @property
     def reading(self) -> bool:
-        """Whether they have not read all of what stands."""
+        """Whether they have not read all of what stands, or was foreseen."""
         return self._reading.unread
 
     def read_on(self) -> None:
@@ -79,19 +79,12 @@ class Guards:
 
     @property
     def at_once(self) -> int:
-        """How many characters may come with a token without being foreseen."""
+        """How many characters may come with a token, or the end, without being foreseen."""
         return self._reading.at_once
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether they have begun to read what was foreseen, and not read all of it."""
-        return self._reading.reads_ahead
-
-    def foresee(self, texts: Sequence[Text]) -> bool:
-        """What is to be said with the next token that says anything, or at the end: where it is long it is
-        read before that is judged, a part each time that this is asked. Returns whether there is more to
-        read."""
-        return self._reading.foresee(texts)
+    def foresee(self, texts: Sequence[Text]) -> None:
+        """What is judged next: where it is long they read it before, a part at a time, as what stands."""
+        self._reading.foresee(texts)
 
     def read(self, content: str, beside: Sequence[Beside]) -> None:
         """What is said without a token, and is not judged."""

@@ -1,9 +1,9 @@
 """What the guards of a stream have read: how far, where each watch stands in it, and the way back.
 
 What comes with a token is read at once, and where it is long, as an argument that is told once it is whole,
-or what may have been a call and is none, a part at a time before the token is taken in. What stands without
-one may be long: a call that an injection fills, one that is open where guards begin, what is read again after
-a rewind. That is read a part at a time, too, so that others have their turn in between. Where the output goes
+or what may have been a call and is none, a part at a time before it is said. What stands without a token may
+be long: a call that an injection fills, one that is open where guards begin, what is read again after a
+rewind. That is read a part at a time, too, so that others have their turn in between. Where the output goes
 back they go back to a copy, and read on from there. It knows texts and counts; what is found is judged by
 others.
 """
@@ -125,7 +125,8 @@ class GuardReading:
 
     @property
     def unread(self) -> bool:
-        return bool(self._unread)
+        """Whether they have to read on, in what stands or in what was foreseen."""
+        return bool(self._unread) or (self._ahead is not None and bool(self._ahead.unread))
 
     def token_of_reasoning(self, character: int) -> int:
         return self._begin + bisect_right(self._reasoning_ends, character)
@@ -153,24 +154,16 @@ class GuardReading:
         """How many characters are read at once: some ms."""
         return max(1, READ_AT_ONCE // max(1, len(self._watches)))
 
-    @property
-    def reads_ahead(self) -> bool:
-        return self._ahead is not None and bool(self._ahead.unread)
-
-    def foresee(self, texts: Sequence[Text]) -> bool:
-        """What will be said next: where it is long a part of it is read each time that this is asked. Returns
-        whether there is more to read."""
+    def foresee(self, texts: Sequence[Text]) -> None:
+        """What is said next, with all read that stands: where it is long it is to be read on before."""
         if self._ahead is None or not self._ahead.is_of(self.counts, texts):
             self._ahead = _Ahead(self, texts) if _length(texts) > self.at_once else None
-        elif self._ahead.unread:
-            self._ahead.read_on()
-        return self.reads_ahead
 
     def read(self, content: str, beside: Sequence[Beside]) -> dict[int, Find]:
         """What each watch finds first."""
         while self._unread:
             self.read_on()
-        finds, texts, ahead = dict[int, Find](), list(_texts(content, beside)), self._ahead
+        finds, texts, ahead = dict[int, Find](), list(texts_of(content, beside)), self._ahead
         if texts and ahead is not None:
             self._ahead = None
             if ahead.is_of(self.counts, texts):
@@ -183,11 +176,14 @@ class GuardReading:
 
     def add(self, content: str, beside: Sequence[Beside]) -> None:
         """What is said without a token, and is not judged."""
-        self._unread += _texts(content, beside)
+        self._unread += texts_of(content, beside)
         self.read_on()
 
     def read_on(self) -> None:
         """Read a part of what is unread."""
+        if self._ahead is not None and not self._unread:
+            self._ahead.read_on()
+            return
         self.read_part(self._unread)
         if not self._unread:
             self._copy_if_far()
@@ -348,7 +344,8 @@ def _length(texts: Iterable[Text]) -> int:
     return sum(len(text) for _, text in texts)
 
 
-def _texts(content: str, beside: Sequence[Beside]) -> Iterator[Text]:
+def texts_of(content: str, beside: Sequence[Beside]) -> Iterator[Text]:
+    """In the order in which they are read."""
     if content:
         yield "content", content
     for event in beside:

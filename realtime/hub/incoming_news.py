@@ -115,7 +115,7 @@ class IncomingNews:
         is_dear = False
         if entry is not None and (is_dear := entry.stream.is_dear()):
             # What they have to read again is more of it, and nothing behind it is in the same turn.
-            at_once = not (entry.stream.reading or entry.stream.reads_ahead or news.changes)
+            at_once = not (entry.stream.reading or news.changes)
             tokens = GUARDED_TOKEN * tokens if at_once else NEWS_A_TURN
         elif news.changes:
             tokens += CHANGE * len(news.changes) + sum(map(_read, news.changes))
@@ -207,9 +207,6 @@ class IncomingNews:
             self._lines.more(one)
             self._lines.more(_reading_on(one))
             return None
-        if is_dear and self._foresees(entry, one):
-            self._lines.more(one)
-            return None
         if stream.keeping is not None and not one.is_more:
             stream.keeping.hear(news)
         if is_dear or _is_more(news):
@@ -217,18 +214,6 @@ class IncomingNews:
         else:
             self._tell(entry, stream.receive_tokens, news, one.step.at)
         return entry
-
-    def _foresees(self, entry: LiveStream, one: StreamNews) -> bool:
-        """Whether guards have yet to read what comes with these; whoever has them pays."""
-        stream, says = entry.stream, one.news.tokens or one.news.finish is not None
-        if not says or stream.context.guards is None or stream.output.spans is None:
-            return False
-        began_s = time.thread_time()
-        foresees = False
-        with MistakesEnd(entry, "read what was decoded", one.step.at):
-            foresees = stream.foresees(one.news)
-        _charge_reader(entry, time.thread_time() - began_s)
-        return foresees
 
     def _take_in_more(self, entry: LiveStream, one: StreamNews) -> None:
         """What may be more than that it has more tokens."""

@@ -19,6 +19,7 @@ from realtime.text.tokenizer import Tokenizer
 from realtime.tools.parts import Lengths
 
 INJECTION_BYTES = 150  # each, beside its tokens
+MOST_STOPPED = 512  # characters of a stop string and what is behind: the longest, and as much of a token
 
 
 class Output:
@@ -148,11 +149,13 @@ class Output:
         return since + bisect_right(list(accumulate(map(len, pieces))), begin)
 
     def flushed(self, stop: tuple[str, ...]) -> tuple[Output, str]:
-        """As it will be when nothing follows, and what is said then. This one stays as it is."""
+        """As it will be when nothing follows, and what is said then; at a stop string, which nobody is told,
+        no more than a token has brought. This one stays as it is."""
         again = self.forked("", len(self), stop, self._min_tokens)
         # What may begin a stop string that was put in since is said already, and stands back in the other.
         back = len(self.content()) - len(again.content())
-        return again, again.flush()[back:]
+        said = again.flush()[back:]
+        return again, said[:MOST_STOPPED] if self.stopped else said
 
     def context(self) -> list[int]:
         """All that stands behind the prompt, in the model's order: the output, and injections among it."""

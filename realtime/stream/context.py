@@ -17,6 +17,7 @@ from midstream import protocol
 from midstream.protocol import Beside, Params
 from realtime.guards.acts import Acts
 from realtime.guards.guards import Guards, Verdict
+from realtime.guards.reading import texts_of
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
 from realtime.stream.engine_commands import too_long
@@ -184,9 +185,33 @@ class Context:
         """Of the output, if it ends here."""
         if self.guards is None or not len(self.output):
             return []
-        whole, rest = self.output.flushed(stops(self.params))
-        beside = () if whole.spans is None else whole.spans.take_beside()
+        whole, rest, beside = self._ended()
         return self.guards.judge_end(rest, beside, whole, self.acts)
+
+    def foresees(self, token: int) -> bool:
+        """Whether guards have yet to read what this will say, before it is taken in: it may tell all of an
+        argument, or that what may have been a call is none."""
+        guards, spans = self.guards, self.output.spans
+        if guards is None or spans is None:
+            return False
+        if not guards.reading:
+            guards.foresee(spans.foreseen(token) if spans.most_held > guards.at_once else ())
+        return guards.reading
+
+    def foresees_end(self) -> bool:
+        """The same of what is said if the output ends here."""
+        guards, spans = self.guards, self.output.spans
+        if guards is None or spans is None or not len(self.output):
+            return False
+        if not guards.reading and spans.most_held > guards.at_once:
+            _, rest, beside = self._ended()
+            guards.foresee(list(texts_of(rest, beside)))
+        return guards.reading
+
+    def _ended(self) -> tuple[Output, str, Sequence[Beside]]:
+        """As it would be, and what is said then."""
+        whole, rest = self.output.flushed(stops(self.params))
+        return whole, rest, () if whole.spans is None else whole.spans.take_beside()
 
     def decoded_turn(self) -> DecodedTurn | None:
         """The model's turn, if it has calls. Its last token is the one that ended it."""

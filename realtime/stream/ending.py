@@ -105,10 +105,12 @@ class Ending:
             self._told.cut(undeliverable[0].index, ends=True)
         self.refuse_pending()  # also what would take back what stands: nothing is withheld
         output = self._context.output
-        self._reading_on.put_beside(len(output), output.flush())
+        rest = output.flush()  # guards have judged it, or are no more
+        self._told.put_without_token(len(output), rest, self._told.take_beside())
 
     def _tell(self, end: End, now: float) -> None:
-        self._reading_on.rest = self._waits = None
+        self._reading_on.forget()
+        self._waits = None
         known = self._outbox.known
         self.final = Final(
             request_id=self._outbox.request_id,

@@ -1,6 +1,6 @@
 """What one stream reads of its output without a new token: what was injected, a part at a time, and what its
-guards have yet to read. What is found is told beside tokens, and what comes behind it waits here meanwhile.
-It knows no engine, and no end."""
+guards have yet to read, be it what the next token will say. What is found is told beside tokens, and what
+comes behind it waits here meanwhile. It knows no engine, and no end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine import api
 from realtime.stream.context import Context
@@ -28,10 +29,18 @@ class RestOfNews(Struct, eq=False):
     now: float
 
 
+class PutOff(Struct, eq=False):
+    """News from the token on, or the end, of which guards have yet to read what it says."""
+
+    news: api.News
+    now: float
+
+
 class ReadingOn:
     def __init__(
         self, context: Context, told: ToldOutput, guarding: Guarding, commands: PendingCommands
     ) -> None:
+        self.put_off: PutOff | None = None
         self.rest: RestOfNews | None = None  # of the last news, until what was injected before is read
         self._told_later: list[Callable[[], None]] = []
         self._context = context
@@ -40,6 +49,35 @@ class ReadingOn:
         self._guarding = guarding
         self._commands = commands
         self._enough = READ_AT_ONCE  # of what is injected, by the bytes that are read then
+
+    @property
+    def waits(self) -> PutOff | RestOfNews | None:
+        """What is to be taken in behind what is still to be read."""
+        return self.put_off or self.rest
+
+    @property
+    def finish(self) -> api.Finish | None:
+        """Behind that."""
+        return self.put_off.news.finish if self.put_off else self.rest.finish if self.rest else None
+
+    def put_off_from(self, news: api.News, at: int, now: float) -> None:
+        """From the token on that is `at` this place among theirs, or else from the end."""
+        logprobs = None if news.logprobs is None else news.logprobs[at:]
+        self.put_off = PutOff(
+            replace(
+                news,
+                early=[],
+                index=news.index + at,
+                tokens=news.tokens[at:],
+                logprobs=logprobs,
+                admitted=None,
+                forced=0,
+            ),
+            now,
+        )
+
+    def forget(self) -> None:
+        self.put_off = self.rest = None
 
     def read_on(self) -> None:
         """In a turn of its own, of which others wait for no more than this."""

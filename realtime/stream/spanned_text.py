@@ -191,21 +191,18 @@ class SpannedText:
         before = self._read_until(tokens, index, self._injected[:number]).lengths
         return self._content.text[before.content :], "".join(self.reasoning)[before.reasoning :]
 
-    def foreseen(self, tokens: Sequence[int], least: int, *, ends: bool) -> list[Text]:
-        """What the first of these tokens that says anything will say, or the end behind them, where more than
-        `least` characters wait to be said: else nothing."""
-        if self._reader.held + self._content.held <= least:
-            return []
-        reader, content = self._reader.copy(), self._content.ahead()
-        for index, token in enumerate(tokens, self._fed):
-            parts = reader.feed(token, index)
-            if said := _texts(content.feed_text(_content(parts)), parts):
-                return said
-        if not ends:
-            return []
-        parts = reader.flush()
-        content.add_late(_content(parts))
-        return _texts(content.flush(), parts)
+    @property
+    def most_held(self) -> int:
+        """What is not said yet comes to no more characters, beside what a token spells."""
+        return self._reader.held * self.spelling.delimiters.widest + self._content.held
+
+    def foreseen(self, token: int) -> list[Text]:
+        """What this will say; it is not fed."""
+        parts = self._reader.copy().feed(token, self._fed)
+        beside = list(_beside(parts))
+        content = "".join(part.text for part in parts if isinstance(part, spans.Content))
+        said = self._content.ahead().feed_text(content)
+        return [("content", said), *beside] if said else beside
 
     def take_beside(self) -> Sequence[Beside]:
         """Mostly there is nothing: then no token that waits for its reader keeps a list of that."""
@@ -506,16 +503,6 @@ class SpannedText:
 def _kinds_bytes(tools: Kinds) -> int:
     names = (name for tool, arguments in tools.items() for name in (tool, *arguments))
     return sum(NAME_BYTES + text_bytes(name) for name in names)
-
-
-def _content(parts: Iterable[Part]) -> str:
-    return "".join(part.text for part in parts if isinstance(part, spans.Content))
-
-
-def _texts(content: str, parts: Iterable[Part]) -> list[Text]:
-    """In the order in which guards are told them."""
-    beside = list(_beside(parts))
-    return [("content", content), *beside] if content else beside
 
 
 def _beside(parts: Iterable[Part]) -> Iterator[Text]:

@@ -284,8 +284,7 @@ class Stream:
     @property
     def needs_compute(self) -> bool:
         """Whether a new engine has something to compute for it: without credit, only its first prompt."""
-        rest = self._reading_on.rest
-        if self._pausing.holds or self.concluded or (rest is not None and rest.finish is not None):
+        if self._pausing.holds or self.concluded or self._reading_on.finish is not None:
             return False
         return not self.out_of_credit or (self.prompt_tokens > 1 and not len(self.output))
 
@@ -397,7 +396,7 @@ class Stream:
             if pending.send_reply is not None and pending.wants_reply:
                 pending.send_reply(replace(taken, ref=pending.ref))
         self._cancelling.answer(taken)
-        self._reading_on.rest = None
+        self._reading_on.forget()
         self.release_memory()
 
     def release_memory(self) -> None:
@@ -708,7 +707,7 @@ class Stream:
         effective = [] if reads_on else self._read_all()
         effective += self._receive_news(news, now)
         if self._commands.waiting:
-            if self._reading_on.rest is None:
+            if self._reading_on.waits is None:
                 self._later.make()
             self._commands.send_more()
         self._settle()
@@ -732,18 +731,19 @@ class Stream:
 
     @property
     def reads_injected(self) -> bool:
-        """Whether it has yet to read what was injected, or to take in what came in the same news behind that,
-        or to do what was asked of calls behind that. Which calls there are, what is still to be answered, and
-        whether it reasons, hangs on nothing that may take more or less time: so whoever tells it anything
-        finds all of it read, and waits for that, or else everybody does."""
-        return self._reading_on.rest is not None or self._commands.to_make is not None
+        """Whether it has yet to read what was injected, or its guards what the next token says, or to take in
+        what came in the same news behind that, or to do what was asked of calls behind that. Which calls
+        there are, what is still to be answered, and whether it reasons, hangs on nothing that may take more
+        or less time: so whoever tells it anything finds all of it read, and waits for that, or else everybody
+        does."""
+        return self._reading_on.waits is not None or self._commands.to_make is not None
 
     def _read_all(self) -> list[PendingCommand]:
         """Returns the commands that took effect behind it."""
         effective: list[PendingCommand] = []
         while self.reads_injected:
-            rest = self._reading_on.rest
-            now = 0.0 if rest is None else rest.now  # what is asked of calls is done at no time
+            waits = self._reading_on.waits
+            now = 0.0 if waits is None else waits.now  # what is asked of calls is done at no time
             effective += self.receive_news(api.News(self.number), now)
         return effective
 
@@ -751,6 +751,7 @@ class Stream:
         if self.output.spans is not None or self.context.guards is not None:
             self._reading_on.read_on()
         self.counts.decoded += len(news.tokens)
+        put_off, self._reading_on.put_off = self._reading_on.put_off, None
         if self._ending.concluded:
             return []  # before the engine heard that a stop string was met
         if news.admitted is not None:
@@ -758,9 +759,11 @@ class Stream:
         self.counts.forced += news.forced
         for change in news.early:
             self._receive_memory_change(change, now)
+        if put_off is not None:
+            news, now = put_off.news, put_off.now
         if self._receive_tokens(news, now):
             return []
-        if news.changes or news.finish is not None:
+        if self._reading_on.waits is None and (news.changes or news.finish is not None):
             self._begin_changes(news, now)
         rest = self._reading_on.rest
         effective = [] if rest is None else self._receive_changes(rest)
@@ -769,6 +772,9 @@ class Stream:
 
     def _begin_changes(self, news: api.News, now: float) -> None:
         """What commands did, and how it ended, comes behind its tokens."""
+        if news.finish is not None and news.finish.held and self._foresees_end(news.finish):
+            self._reading_on.put_off_from(news, len(news.tokens), now)
+            return
         self._keep_turn(news.finish)
         steered = any(isinstance(change, api.Truncated | api.Appended) for change in news.changes)
         end_is_held = news.finish is not None and news.finish.held
@@ -808,6 +814,8 @@ class Stream:
             if pending is not None and pending.wants_reply:
                 effective.append(pending)
         if self._reading_on.reads_spans:
+            return effective
+        if rest.finish is not None and not rest.finish.held and self._foresees_end(rest.finish):
             return effective
         self._reading_on.rest = None
         if not self.concluded:
@@ -853,6 +861,9 @@ class Stream:
         for at, token in enumerate(news.tokens):
             if self._commands.waiting and self._guarding.withholds:
                 self._guarding.has_withheld = True
+                return False
+            if not is_plain and self.context.foresees(token):
+                self._reading_on.put_off_from(news, at, now)
                 return False
             index = len(output.tokens)
             delta = output.add(token)
@@ -949,22 +960,6 @@ class Stream:
         return self.reads_injected or (guards is not None and guards.reading)
 
     @property
-    def reads_ahead(self) -> bool:
-        """Whether its guards have begun to read what comes with its next tokens, and not read all of it."""
-        guards = self.context.guards
-        return guards is not None and guards.reads_ahead
-
-    def foresees(self, news: api.News) -> bool:
-        """Whether its guards have yet to read what comes with these: where a token of theirs, or the end,
-        tells all of a long argument, or that what may have been a call is none, they read that before any is
-        taken in, a part each time that this is asked."""
-        guards, spans = self.context.guards, self.output.spans
-        if guards is None or spans is None or self.concluded or self._guarding.withholds:
-            return False
-        ends = news.finish is not None and not news.changes
-        return guards.foresee(spans.foreseen(news.tokens, guards.at_once, ends=ends))
-
-    @property
     def takes_runs(self) -> bool:
         """Whether tokens that came one by one may be told it at once: it does nothing between them."""
         return self.context.guards is None and not (self._grants.counts_reasoning or self.reading)
@@ -984,6 +979,11 @@ class Stream:
             self._go_on_before(now, len(self.output) - 1)
         self._act(verdicts, now)
         return bool(verdicts) and verdicts[-1].do != "tell"
+
+    def _foresees_end(self, finish: api.Finish) -> bool:
+        """Whether they have yet to read what is said then, if they are to judge it."""
+        is_judged = finish.reason in ("eos", "length") and not self._cancelling.asked
+        return is_judged and not (self.concluded or self._guarding.withholds) and self.context.foresees_end()
 
     def _is_void(self, finish: api.Finish, *, withheld: bool) -> bool:
         """Whether what is to be taken back yet has come to this end. `withheld`: whether anything was before

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 _FIRST = 0xD800  # surrogates stand in no text that was decoded
 _PARTS = re.compile("([\ud800-\udfff])")
 _ANY = re.compile("[\ud800-\udfff]")
+_ESCAPE = 6  # characters of one in JSON
 
 
 class Delimiters:
@@ -26,6 +27,8 @@ class Delimiters:
         self.by_token = {added[text]: mark for text, mark in self._marks.items()}
         self.tokens = {mark: token for token, mark in self.by_token.items()}
         self._spelt = {ord(mark): text for text, mark in self._marks.items()}
+        # How many characters one may come to as it is read, in a string of JSON too.
+        self.widest = max([_ESCAPE, *(2 * len(text) for text in single)])
         self._shown = {
             ord(mark): "" if added[text] in special else text for text, mark in self._marks.items()
         }

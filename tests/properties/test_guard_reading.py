@@ -182,7 +182,8 @@ def test_what_is_read_before_it_is_said_is_found_all_the_same(
         for at, piece in enumerate(pieces):
             guards.foresee([("arguments", "another" * asked[at % len(asked)])])
             for _ in range(asked[at % len(asked)]):
-                guards.foresee(list(reading._texts(piece.content, piece.beside)))
+                guards.foresee(list(reading.texts_of(piece.content, piece.beside)))
+                guards.read_on()
             if piece.late:
                 read(guards, [piece])
                 read(plain, [piece])
@@ -190,11 +191,11 @@ def test_what_is_read_before_it_is_said_is_found_all_the_same(
             found = guards.read_token(piece.content, piece.beside)
             assert found == plain.read_token(piece.content, piece.beside)
             assert state(guards) == state(plain)
-            assert not guards.reads_ahead or not (piece.content or piece.beside)
+            assert not guards.unread or not (piece.content or piece.beside)
         for one in (guards, plain):
             one.foresee([("arguments", "abc" * 20)])
             one.cut(Written(pieces[:end]))
-            assert not one.reads_ahead
+            assert one._ahead is None
         assert state(guards) == state(plain)
 
 

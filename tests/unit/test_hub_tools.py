@@ -494,7 +494,7 @@ WHOLE = '<tool_call>{"name": "find", "arguments": "{\\"q\\": \\"' + "a" * 990 + 
 async def judging(
     monkeypatch: pytest.MonkeyPatch, *, more: int = 0
 ) -> tuple[SimulatedServer, RecordingListener, list[int]]:
-    """Before the token that tells all of an argument, which guards have yet to judge; and how much they read
+    """At the token that tells all of an argument, which guards have yet to judge; and how much they read
     each time. `more`: tokens that come with it."""
     reads, read = [], ValueWatch.read
 
@@ -595,22 +595,47 @@ async def test_they_read_what_is_told_since_it_is_no_call_a_part_at_a_time(
     assert max(reads) <= 16
 
 
-async def test_what_guards_have_read_before_it_was_taken_in_is_nothing_where_it_never_is(
+async def test_what_guards_have_yet_to_read_stands_before_what_becomes_of_their_engine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server, listener, _ = await judging(monkeypatch)
     server.clock.advance(0)
     (stream,) = server.hub.streams
-    assert stream.reads_ahead
+    assert stream.reading
     server.kill_engine()
     server.revive_engine()
+    assert stream.reading
+    assert len(stream.output) == 1
     while not server.hub._incoming._lines.empty:
         server.clock.advance(0)
-    assert len(stream.output) == 1
+    assert len(stream.output) == 2
     server.in_turns = False
     rest(server)
     (found,) = [event for event in listener.heard if isinstance(event, protocol.Guarded)]
     assert (found.index, found.detail) == (1, "b")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_whoever_cancels_or_leaves_meanwhile_does_so_behind_it(
+    leaves: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, listener, _ = await judging(monkeypatch)
+    server.clock.advance(0)
+    if leaves:
+        listener.leave()
+    else:
+        listener.send(protocol.Cancel(request_id="a"))
+    await asyncio.sleep(0)
+    assert len(server.hub.streams[0].output) == 1
+    while not server.hub._incoming._lines.empty:
+        server.clock.advance(0)
+    await settled()
+    server.in_turns = False
+    rest(server)
+    assert server.hub.streams == []
+    if not leaves:
+        told = [type(one) for one in listener.heard if isinstance(one, protocol.Guarded | protocol.Final)]
+        assert told == [protocol.Guarded, protocol.Final]
 
 
 async def test_who_has_yet_to_read_what_was_put_in_hears_behind_it_that_its_engine_is_gone() -> None:

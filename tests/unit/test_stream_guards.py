@@ -14,6 +14,7 @@ from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.guards.acts import Act, Acts
 from realtime.guards.pattern import pattern_of
+from realtime.guards.reading import Find, GuardReading, Kind
 from realtime.refusal import Refusal
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.pending_commands import MOST_UNDER_WAY
@@ -872,3 +873,71 @@ def test_guards_that_have_rewound_are_forgotten_with_what_they_did() -> None:
     assert acts.until(0).bytes == first.bytes
     acts.cut(0)
     assert acts.bytes == first.bytes
+
+
+STRING = '<tool_call>{"name": "find", "arguments": "{\\"q\\": \\"' + "ab" * 300
+CONTENT = "<tool_call>!" * 60
+LOOKS = [Guard(name="looks", do="tell", regex="z")]
+OTHERS = Params(max_tokens=1, guards=[Guard(name="other", do="tell", regex="z")])
+
+
+@pytest.mark.parametrize(
+    ("injected", "asked", "news"),
+    [
+        (STRING, None, api.News(7, tokens=[*b'"'])),
+        ("<tool_call>!" + STRING, None, api.News(7, tokens=[*b'a"}'])),
+        (CONTENT, None, api.News(7, tokens=[*b"x"])),
+        (CONTENT, None, api.News(7, tokens=[*b"<x"], finish=EOS)),
+        (CONTENT, None, api.News(7, finish=RUN_OUT)),
+        (CONTENT, None, api.News(7, tokens=[toy_model.EOS], finish=HELD)),
+        (CONTENT, Params(temperature=0), api.News(7, tokens=[toy_model.EOS], finish=HELD)),
+        (CONTENT, Params(max_tokens=1), api.News(7, finish=RUN_OUT)),
+        (CONTENT, OTHERS, api.News(7, finish=RUN_OUT)),
+        (CONTENT, Params(stop=["ool"]), api.News(7, tokens=[*b"x"])),
+    ],
+    ids=[
+        "a token",
+        "behind another",
+        "content",
+        "amid others",
+        "the end",
+        "an end that is held",
+        "that and an adjust",
+        "an end that was asked for",
+        "and other guards",
+        "a stop string",
+    ],
+)
+def test_what_guards_read_of_what_is_said_at_once_they_read_a_part_at_a_time(
+    injected: str, asked: Params | None, news: api.News, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever way it is said: and whoever adjusts its length has it end."""
+    monkeypatch.setattr("realtime.guards.reading.READ_AT_ONCE", 64)
+    monkeypatch.setattr("realtime.stream.accumulated_output.MOST_STOPPED", 32)
+    one = LoneStream(model=MODEL, credit=Credit(limit=100), asked=ASKED, guards=LOOKS)
+    one.admit()
+    one.write("x")
+    one.steer(protocol.Inject(request_id="a", tokens=[*injected.encode()]))
+    one.answer(api.Appended(1, len(injected)))
+    one.stream._read_all()
+    if asked is not None:
+        one.steer(protocol.Adjust(request_id="a", params=asked))
+        if news.finish is None:
+            one.answer(api.Adjusted(1))
+        else:
+            news = replace(news, changes=[api.Adjusted(1)])
+    reads, read = list[int](), GuardReading._read
+
+    def noted(self: GuardReading, kind: Kind, text: str) -> list[tuple[int, Find]]:
+        reads.append(len(text))
+        return read(self, kind, text)
+
+    monkeypatch.setattr(GuardReading, "_read", noted)
+    one.stream.receive_news(replace(news, index=1), one.now)
+    turns = [sum(reads)]
+    while one.stream.reading:
+        reads.clear()
+        one.answer()
+        turns.append(sum(reads))
+    assert max(turns) <= 64
+    assert sum(turns) > 64 or (asked is not None and asked.stop)

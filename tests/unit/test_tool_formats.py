@@ -15,7 +15,7 @@ import pytest
 from realtime.tools.call_reader import LONGEST_NAME, LONGEST_UNTOLD
 from realtime.tools.formats import BY_NAME, TOOL_FORMATS, find, find_reasoning
 from realtime.tools.marks import Marks
-from realtime.tools.parts import CallBegun, CallEnded, Content
+from realtime.tools.parts import Arguments, CallBegun, CallEnded, Content
 from realtime.tools.span_reader import SpanReader
 from realtime.tools.spelling import spelling_of
 from tests.fakes.cut_calls import CALLS, EVERY, OFFERED, cuts_of, is_told, pieces_of, sample
@@ -313,6 +313,21 @@ def test_what_is_waited_for_has_an_end(name: str, repeated: str, monkeypatch: py
         fed.add(reader.flush())
         if end % 5 == 0:
             assert told(pieces.reader(OFFERED), pieces.tokens(text)).said == fed.said
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_no_more_is_said_with_a_token_than_what_is_held_may_come_to(name: str) -> None:
+    """Delimiters that are a character each, and what JSON escapes: guards read ahead where that is much."""
+    pieces = pieces_of(name, single=True)
+    call = SPELT[name]([("find", {"q": "one", "n": [1]})])
+    widest = pieces.spelling.delimiters.widest
+    for end in range(3, len(call), 3):
+        for within in (pieces.single[0] * 60, '"\x01' * 60):
+            reader = pieces.reader(OFFERED)
+            for index, token in enumerate(pieces.tokens(call[:end] + within + call[end:])):
+                most = widest * (reader.held + len(pieces.bytes[token]) + 2)
+                texts = (part for part in reader.feed(token, index) if isinstance(part, Content | Arguments))
+                assert sum(len(part.text) for part in texts) <= most, call[:end]
 
 
 def test_what_python_alone_can_read_is_short_or_a_string(monkeypatch: pytest.MonkeyPatch) -> None:
