@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
 
 from llguidance import LLExecutor, LLMatcher
 
@@ -43,11 +42,8 @@ class Follower:
         if self._given_up:
             raise GivenUp
 
-    def follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
-        """False where one cannot come: then the matcher has an error. Raises GivenUp."""
-        return all(self._follow(matcher, token) for token in tokens)
-
-    def _follow(self, matcher: LLMatcher, token: int) -> bool:
+    def follow(self, matcher: LLMatcher, token: int) -> bool:
+        """False where it cannot come: then the matcher has an error. Raises GivenUp."""
         give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
         self.check()
         if self.asks_first:
