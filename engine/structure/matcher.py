@@ -309,7 +309,10 @@ class Matcher:
             self._check(self._matcher)
             self._forced = forced
             return mask
-        return alone(self._forced[0], self._vocabulary.tokenizer.vocab_size)
+        return self._alone(self._forced[0])
+
+    def _alone(self, token: int) -> bytes:
+        return alone(token, self._vocabulary.tokenizer.vocab_size)
 
     def forced(self) -> list[int]:
         """The tokens that must come next, as the mask has found: a first, and what follows of itself."""
@@ -374,15 +377,18 @@ class Matcher:
         for draft in drafts[: self._until_end(drafts)]:
             if not self._try(matcher, draft):
                 break
-            mask, found = self._look(matcher, (draft,))
-            forced = _behind(forced, draft) or found
-            masks.append(alone(forced[0], len(mask)) if forced else mask)
+            forced = _behind(forced, draft)
+            if forced:
+                mask = self._alone(forced[0])
+            else:
+                mask, forced = self._look(matcher, (draft,))
             if matcher.is_error():
                 break
+            masks.append(mask)
         if matcher.is_error():
             self._give_up(matcher)
             self._follows_drafts = False
-            return masks[:-1]
+            return masks
         self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))
 
