@@ -298,13 +298,15 @@ class Sequence:
         before, count = self.injections[number - 1]
         return self.num_prompt + self.injection_starts[number - 1] + count + index - before
 
-    def output_marks(self) -> bytearray:
-        """Of each token whether it is output."""
-        marks, said = bytearray(self.num_prompt), 0
-        for index, count in self.injections:
-            marks += b"\1" * (index - said) + bytes(count)
-            said = index
-        marks += b"\1" * (self.num_tokens - len(marks))
+    def output_marks(self, since: int = 0) -> bytearray:
+        """Of each token from that position on whether it is output. There may be very many injections before
+        it."""
+        marks, at = bytearray(max(0, self.num_prompt - since)), max(0, since - self.num_prompt)
+        first = max(0, bisect_right(self.injection_starts, at) - 1)
+        for start, (_, count) in zip(self.injection_starts[first:], self.injections[first:], strict=True):
+            marks += b"\1" * (start - at) + bytes(max(0, start + count - max(start, at)))
+            at = max(at, start + count)
+        marks += b"\1" * (self.num_tokens - since - len(marks))
         return marks
 
     def output_tokens(self) -> list[int]:
