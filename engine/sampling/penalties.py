@@ -44,9 +44,9 @@ class CountedRow:
         since, and those that were and are not any more."""
         stand = min(len(self.tokens), seq.stood_since(self.version))
         if self.version == seq.tokens_version:  # whatever is new was sampled
-            marks = self.marks + b"\1" * (seq.num_tokens - stand)
+            marks = bytearray(b"\1" * (seq.num_tokens - stand))
         else:
-            marks = seq.output_marks()
+            marks = seq.output_marks(stand)
         gone = list(compress(self.tokens[stand:], self.marks[stand:]))
         while self.places and self.places[-1] >= stand:
             self.places.pop()
@@ -57,8 +57,8 @@ class CountedRow:
                 named[token] = True
                 self.distinct.append(token)
                 self.places.append(at)
-        self.tokens[stand:], self.marks, self.version = more, marks, seq.tokens_version
-        return self.distinct[count:], list(compress(more, marks[stand:])), gone
+        self.tokens[stand:], self.marks[stand:], self.version = more, marks, seq.tokens_version
+        return self.distinct[count:], list(compress(more, marks)), gone
 
 
 class TokenCounts:

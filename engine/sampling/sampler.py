@@ -14,6 +14,7 @@ whether a token ends its stream: `ignore_eos` and `max_tokens` mean nothing here
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable, Iterable
 
 import torch
@@ -148,10 +149,13 @@ class Sampler:
         early = [at for at, row in enumerate(rows) if self._eos_banned(row)]
         if early:
             scores[self._integers(early)[:, None], self._eos] = -torch.inf
-        banned = [(at, token) for at, row in enumerate(rows) for token in row.seq.banned_at(row.index)]
-        if banned:
-            places, ids = zip(*banned, strict=True)
-            scores[self._integers(places), self._integers(ids)] = -torch.inf
+        places, ids = array("i"), array("i")  # of very many, maybe
+        for at, row in enumerate(rows):
+            banned = row.seq.banned_at(row.index)
+            places.extend(array("i", [at]) * len(banned))
+            ids.extend(banned)
+        if ids:
+            scores[upload(places, self._device), upload(ids, self._device)] = -torch.inf
         return scores
 
     def _add_bias(self, scores: Tensor, rows: list[int], slots: list[int]) -> None:

@@ -73,9 +73,11 @@ class Sequence:
     tenant: int = 0
     num_prompt: int = ALL
     injections: list[tuple[int, int]] = field(default_factory=list)  # (output index, how many tokens)
-    bans: list[tuple[int, int]] = field(default_factory=list)  # (output index, token), in order of indices
+    known_bans: InitVar[Several[tuple[int, int]]] = ()  # (output index, token), in order of indices
     cache_of: int = OWN  # whose computed blocks it finds: its tenant's, mostly
     tokens: array[int] = field(init=False)
+    ban_indices: array[int] = field(init=False)
+    banned: array[int] = field(init=False)  # the token of each
     num_outputs: int = field(init=False)
     injection_starts: list[int] = field(init=False)  # how many tokens behind the prompt stand before each
     paused: bool = False  # by the client
@@ -103,10 +105,11 @@ class Sequence:
     stood: list[tuple[int, int]] = field(default_factory=list)  # (version, tokens that stood), ever more
     blocks_version: int = 0  # times that blocks changed otherwise than by adding some behind the last
 
-    def __post_init__(self, known: Several[int]) -> None:
+    def __post_init__(self, known: Several[int], known_bans: Several[tuple[int, int]]) -> None:
         self.tokens = array("i", known)
         self.injections = list(self.injections)
-        self.bans = list(self.bans)
+        self.ban_indices = array("i", (index for index, _ in known_bans))
+        self.banned = array("i", (token for _, token in known_bans))
         if self.num_prompt == ALL:
             self.num_prompt = len(self.tokens)
         if self.cache_of == OWN:
@@ -295,13 +298,15 @@ class Sequence:
         before, count = self.injections[number - 1]
         return self.num_prompt + self.injection_starts[number - 1] + count + index - before
 
-    def output_marks(self) -> bytearray:
-        """Of each token whether it is output."""
-        marks, said = bytearray(self.num_prompt), 0
-        for index, count in self.injections:
-            marks += b"\1" * (index - said) + bytes(count)
-            said = index
-        marks += b"\1" * (self.num_tokens - len(marks))
+    def output_marks(self, since: int = 0) -> bytearray:
+        """Of each token from that position on whether it is output. There may be very many injections before
+        it."""
+        marks, at = bytearray(max(0, self.num_prompt - since)), max(0, since - self.num_prompt)
+        first = max(0, bisect_right(self.injection_starts, at) - 1)
+        for start, (_, count) in zip(self.injection_starts[first:], self.injections[first:], strict=True):
+            marks += b"\1" * (start - at) + bytes(max(0, start + count - max(start, at)))
+            at = max(at, start + count)
+        marks += b"\1" * (self.num_tokens - since - len(marks))
         return marks
 
     def output_tokens(self) -> list[int]:
@@ -324,7 +329,8 @@ class Sequence:
             self._cut_injections(position - self.num_prompt)
             del self.tokens[position:]
             self.num_hashed = min(self.num_hashed, position)
-        del self.bans[bisect_right(self.bans, self.num_outputs, key=itemgetter(0)) :]
+        standing = bisect_right(self.ban_indices, self.num_outputs)
+        del self.ban_indices[standing:], self.banned[standing:]
         self.num_computed = min(self.num_computed, self.num_tokens - 1)
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
@@ -351,13 +357,15 @@ class Sequence:
             return []
         return self.tokens[self.constraint.followed(position) : position].tolist()
 
-    def banned_at(self, index: int) -> list[int]:
-        """Tokens that may not stand there. Guards may have banned very many elsewhere."""
-        if not self.bans:
-            return []
-        first = bisect_left(self.bans, index, key=itemgetter(0))
-        end = bisect_right(self.bans, index, first, key=itemgetter(0))
-        return [token for _, token in self.bans[first:end]]
+    def ban(self, token: int) -> None:
+        """It may not come next."""
+        self.ban_indices.append(self.num_outputs)
+        self.banned.append(token)
+
+    def banned_at(self, index: int) -> array[int]:
+        """Tokens that may not stand there. Guards may have banned very many, there and elsewhere."""
+        first = bisect_left(self.ban_indices, index)
+        return self.banned[first : bisect_right(self.ban_indices, index, first)]
 
     def take_back_end(self) -> None:
         """Remove the end token, which is the last. All before it stays computed, though nothing could be

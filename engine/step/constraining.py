@@ -26,6 +26,7 @@ from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.patience import MOST_S, Patience
 from engine.structure.constraint import Constraint
+from engine.structure.follower import Follower
 from engine.structure.mask import ALLOWED, without
 from engine.structure.matcher import GrammarError
 from engine.structure.matcher_memory import MatcherMemory
@@ -102,7 +103,15 @@ class Constraining:
             starts = [sequence.num_tokens + sequence.num_placeholders]
         changed = partial(self._unsettled.__setitem__, sequence.stream, sequence)
         share = self._memory.share(sequence.tenant)
-        constraint = Constraint(grammar.source, self._vocabulary, starts[0], changed, grammar.later, share)
+        constraint = Constraint(
+            grammar.source,
+            self._vocabulary,
+            starts[0],
+            changed,
+            grammar.later,
+            share,
+            Follower(watched=not self._patient),
+        )
         _replay(constraint, sequence, starts)
         sequence.constraint = sequence.awaited_outlook = constraint
 

@@ -62,7 +62,7 @@ class Lifecycle:
             tenant=command.tenant,
             num_prompt=ALL if command.prompt is None else command.prompt,
             injections=command.injections,
-            bans=command.bans,
+            known_bans=command.bans,
             cache_of=OWN if command.cache_of is None else command.cache_of,
         )
         sequence.paused = command.paused

@@ -128,7 +128,7 @@ class Steering:
     def _truncate(self, sequence: Sequence, index: int, ban: int | None) -> None:
         self._cut(sequence, sequence.output_position(min(index, sequence.num_outputs)))
         if ban is not None and index == sequence.num_outputs:
-            sequence.bans.append((index, ban))
+            sequence.ban(ban)
         self._lifecycle.answer(sequence, api.Truncated)
 
     def _cut(self, sequence: Sequence, position: int) -> None:

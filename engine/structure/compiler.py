@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -22,6 +23,8 @@ from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH
 FIRST_FUEL, MOST_FUEL = 50_000, 800_000
 LONGEST_REASON = 300  # characters of what is told of a grammar that is none
 END = 256  # behind the bytes
+_STATE = "\n<state>\n"  # what the library tells behind an error
+_WORK = re.compile(r'"lexer_cost": (\d+)')
 NO_FORCING = '\n%llguidance {"no_forcing": true}'
 
 
@@ -33,7 +36,7 @@ def limits(lexer_states: int, width: int, fuel: int) -> LLParserLimits:
         step_max_items=10_000,
         max_items_in_row=width,
         max_lexer_states=lexer_states,
-        verbose_errors=False,  # they would quote the text
+        verbose_errors=True,  # or nothing tells what a lexer has done
     )
 
 
@@ -71,25 +74,37 @@ def failed_matcher() -> LLMatcher:
 
 def needs_more_states(matcher: LLMatcher) -> bool:
     """Whether it cannot go on for want of them."""
-    return matcher.is_error() and "too many states" in matcher.get_error()
+    return "too many states" in _error_of(matcher)
 
 
 def needs_wider_rows(matcher: LLMatcher) -> bool:
-    return matcher.is_error() and " items; max is " in matcher.get_error()
+    return " items; max is " in _error_of(matcher)
 
 
 def needs_more_fuel(matcher: LLMatcher) -> bool:
-    return matcher.is_error() and "too many expressions" in matcher.get_error()
+    return "too many expressions" in _error_of(matcher)
+
+
+def _error_of(matcher: LLMatcher) -> str:
+    """Without what it quotes behind that: its text and its grammar."""
+    return matcher.get_error().partition(_STATE)[0]
+
+
+def work_of(beginning: LLMatcher) -> int:
+    """What the lexer of this one and of all its copies has done so far, in expressions. That is told with
+    errors alone: of a copy that is to go back, where nothing has come."""
+    asked = beginning.deep_copy()
+    asked.compute_logit_bias()  # else it knows less
+    asked.rollback(1)
+    told = _WORK.search(asked.get_error().partition(_STATE)[2])
+    assert told is not None
+    return int(told[1])
 
 
 def why_stopped(matcher: LLMatcher, beginning: LLMatcher | None) -> LLMatcher:
     """One that says why it cannot go on. Of a token in whose midst its lexer lacked something it says that it
     may not come; but its lexer is that of the beginning that it was copied from, and lacks that there."""
-    if (
-        beginning is None
-        or not matcher.is_error()
-        or "doesn't satisfy the grammar" not in matcher.get_error()
-    ):
+    if beginning is None or "doesn't satisfy the grammar" not in _error_of(matcher):
         return matcher
     asked = beginning.deep_copy()
     asked.compute_logit_bias()
@@ -98,7 +113,7 @@ def why_stopped(matcher: LLMatcher, beginning: LLMatcher | None) -> LLMatcher:
 
 def stopped_at_items(matcher: LLMatcher) -> bool:
     """Of its parser, and not of its lexer."""
-    return matcher.is_error() and " items" in matcher.get_error()
+    return " items" in _error_of(matcher)
 
 
 def problem_of(source: str) -> str:
@@ -121,12 +136,12 @@ def gone_back(fresh: LLMatcher) -> LLMatcher:
 
 def goes_back(tried: LLMatcher) -> bool:
     """Whether it could: grammars that count tokens, or stop at a text, the library follows forward alone."""
-    return "rollback not supported" not in tried.get_error()
+    return "rollback not supported" not in _error_of(tried)
 
 
 def reason_of(matcher: LLMatcher) -> str:
     """What a matcher says that cannot go on, in the line that names what is wrong."""
-    lines = matcher.get_error().partition("<non-verbose/>")[0].strip().split("\n")
+    lines = _error_of(matcher).strip().split("\n")
     reason = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
     if reason.startswith("NoExtension"):
         return "it leaves nothing that could come next"

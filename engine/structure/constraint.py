@@ -57,6 +57,7 @@ class Constraint:
         changed: Callable[[], None],
         later: str | None = None,
         share: MemoryShare | None = None,
+        follower: Follower | None = None,
     ) -> None:
         self.source, self._later = source, later
         self.slow = False
@@ -68,7 +69,7 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
-        self._follower = Follower()
+        self._follower = follower or Follower()
         self._changed = changed
         changed()
 

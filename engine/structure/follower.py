@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
 
 from llguidance import LLExecutor, LLMatcher
 
@@ -29,7 +28,9 @@ class GivenUp(Exception):
 class Follower:
     """Of one stream's matchers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, watched: bool = True) -> None:
+        """`watched`: whether it hangs on how long a token took what is asked of the library for the next."""
+        self._watched = watched
         self.takes_long = False  # as the last token did
         self.asks_first = False  # which tokens may come: only then the library has as much work to do again
         self._given_up = False
@@ -43,11 +44,8 @@ class Follower:
         if self._given_up:
             raise GivenUp
 
-    def follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
-        """False where one cannot come: then the matcher has an error. Raises GivenUp."""
-        return all(self._follow(matcher, token) for token in tokens)
-
-    def _follow(self, matcher: LLMatcher, token: int) -> bool:
+    def follow(self, matcher: LLMatcher, token: int) -> bool:
+        """False where it cannot come: then the matcher has an error. Raises GivenUp."""
         give_way()  # of a text that is put in, or followed anew, there may be thousands of tokens
         self.check()
         if self.asks_first:
@@ -55,11 +53,12 @@ class Follower:
         if self.takes_long:
             began_s = time.perf_counter()
             followed = _library.follow(matcher, token)
-            self.takes_long = time.perf_counter() - began_s > LONG_S
+            took_s = time.perf_counter() - began_s
         else:
             began_s = time.thread_time()  # whoever else has the processor meanwhile
             followed = matcher.consume_token(token)
-            self.takes_long = time.thread_time() - began_s > LONG_S
+            took_s = time.thread_time() - began_s
+        self.takes_long = self._watched and took_s > LONG_S
         return followed
 
 

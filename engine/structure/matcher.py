@@ -11,7 +11,7 @@ It works where it is called, and may take long; `constraint.py` has it work in a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from engine.structure.compiler import (
     reason_of,
     stopped_at_items,
     why_stopped,
+    work_of,
 )
 from engine.structure.follower import Follower
 from engine.structure.forced_text import ForcedText
@@ -37,6 +38,7 @@ from engine.structure.matcher_memory import MOST_STATES, MOST_WIDTH, MatcherMemo
 from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import take_long
 
+WEIGHED = 2_000_000  # expressions that lexers may have worked at before it is looked at how many they have
 MOST_FORCED = 128  # bytes that are looked for at once, each in some 10 microseconds
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
@@ -88,6 +90,7 @@ class Matcher:
         self._drafts: tuple[int, ...] = ()
         self._follows_drafts = True  # unless that took more than it has
         self._forced: list[int] = []  # the tokens that must come next, as far as they were looked for
+        self._unweighed = 0  # expressions, at most
         self.masks_made = 0
         self._begun(source)
 
@@ -127,15 +130,30 @@ class Matcher:
             self._fuel = min(2 * self._fuel, MOST_FUEL)
             self._follower.takes_long = self._follower.asks_first = True
         self._follows_drafts = True
-        self._fresh.clear()
+        self._forget_lexers()
         self._followed = None
+
+    def _forget_lexers(self) -> None:
+        """And what they keep: of the same grammar others are compiled."""
+        self._fresh.clear()
+        self._share.work = 0
+
+    def _worked(self) -> None:
+        """For a token, or for a mask. Raises GrammarError where there is no room for what that leaves."""
+        self._unweighed += self._fuel
+        if self._unweighed > WEIGHED:
+            self._unweighed = 0
+            if not self._share.keep(sum(map(work_of, self._fresh.values()))):
+                self._forget_lexers()
+                self._followed = None
+                raise GrammarError(NO_ROOM)
 
     @property
     def _matcher(self) -> LLMatcher:
         while self._followed is None:
             self._beginning = self._begun(self._source)
             self._followed = self._beginning.deep_copy()
-            if self._follower.follow(self._followed, self._runs[-1].inside):
+            if self._follow(self._followed, self._runs[-1].inside):
                 break
             stopped = why_stopped(self._followed, self._beginning)
             if not self._lacks(stopped):
@@ -180,7 +198,7 @@ class Matcher:
             self._forced = []
 
     def _consume(self, token: int) -> None:
-        if not self._ask(lambda matcher: self._follower.follow(matcher, (token,))):
+        if not self._ask(lambda matcher: self._follow(matcher, (token,))):
             raise self._error(why_stopped(self._matcher, self._beginning))
         self._forced = _behind(self._forced, token)
         self._runs[-1].text_bytes += self._length_of([token])
@@ -227,7 +245,15 @@ class Matcher:
         known = not self._follower.takes_long and matcher.validate_tokens([token])
         if not known and matcher.compute_logit_bias()[token] != ALLOWED:  # it also says what it lacks
             return False
-        return self._follower.follow(matcher, (token,))
+        return self._follow(matcher, (token,))
+
+    def _follow(self, matcher: LLMatcher, tokens: Iterable[int]) -> bool:
+        """False where one cannot come: then the matcher has an error."""
+        for token in tokens:
+            if not self._follower.follow(matcher, token):
+                return False
+            self._worked()
+        return True
 
     def back(self, count: int) -> None:
         """The last tokens of this run are void."""
@@ -263,7 +289,7 @@ class Matcher:
         its beginning and of all copies, and has stopped for all of them."""
         self._followed = None
         if not stopped_at_items(matcher):
-            self._fresh.pop(self._source, None)
+            self._forget_lexers()
 
     def begin_anew(self) -> None:
         self._runs.append(_Run())
@@ -283,7 +309,10 @@ class Matcher:
             self._check(self._matcher)
             self._forced = forced
             return mask
-        return alone(self._forced[0], self._vocabulary.tokenizer.vocab_size)
+        return self._alone(self._forced[0])
+
+    def _alone(self, token: int) -> bytes:
+        return alone(token, self._vocabulary.tokenizer.vocab_size)
 
     def forced(self) -> list[int]:
         """The tokens that must come next, as the mask has found: a first, and what follows of itself."""
@@ -308,7 +337,7 @@ class Matcher:
             if token is None:
                 break
             followed += 1
-            if self._follower.follow(matcher, (token,)):
+            if self._follow(matcher, (token,)):
                 mask = self._mask(matcher)
         if matcher.is_error():
             self._give_up(matcher)
@@ -318,7 +347,9 @@ class Matcher:
 
     def _mask(self, matcher: LLMatcher) -> bytes:
         self.masks_made += 1
-        return matcher.compute_logit_bias()
+        mask = matcher.compute_logit_bias()
+        self._worked()
+        return mask
 
     def expect(self, drafts: tuple[int, ...]) -> None:
         """These may come next: the masks behind each are asked for."""
@@ -334,20 +365,30 @@ class Matcher:
             return [None] * len(drafts)
         if not self._goes_back or not self._follows_drafts:
             return []
+        try:
+            return self._masks_behind(drafts)
+        except GrammarError:  # there is no room for what it would keep
+            self._follows_drafts = False
+            return []
+
+    def _masks_behind(self, drafts: tuple[int, ...]) -> list[bytes | None]:
         matcher, forced = self._matcher, self._forced
         masks: list[bytes | None] = []
         for draft in drafts[: self._until_end(drafts)]:
             if not self._try(matcher, draft):
                 break
-            mask, found = self._look(matcher, (draft,))
-            forced = _behind(forced, draft) or found
-            masks.append(alone(forced[0], len(mask)) if forced else mask)
+            forced = _behind(forced, draft)
+            if forced:
+                mask = self._alone(forced[0])
+            else:
+                mask, forced = self._look(matcher, (draft,))
             if matcher.is_error():
                 break
+            masks.append(mask)
         if matcher.is_error():
             self._give_up(matcher)
             self._follows_drafts = False
-            return masks[:-1]
+            return masks
         self._go_back(len(masks))
         return masks + [None] * (len(drafts) - len(masks))
 

@@ -1,8 +1,9 @@
 """The memory of matchers: how much each may take, and how much all of a tenant's may.
 
-It is counted in states of their lexers, of some 1.5 KB. What a parser keeps is a row for each byte that it
-followed, at most, of as many items as it may have: for those it is counted as if all rows were as wide as the
-widest may be.
+It is counted in states of their lexers, of some 1.5 KB. What a lexer keeps beside those goes by what it has
+done: of an expression that it worked at, mostly of a part of a byte. What a parser keeps is a row for each
+byte that it followed, at most, of as many items as it may have: for those it is counted as if all rows were
+as wide as the widest may be.
 
 Most grammars need a few dozen states, and a dozen items in a row. So every matcher has the first for nothing,
 and one that needs more is given twice as many, while there is room: for a tenant a half of it, however many
@@ -21,6 +22,7 @@ MOST_WIDTH = 1280  # items in a row: as many as a choice may have, and tools bes
 STATE_BYTES = 1500
 ITEMS_A_STATE = 150
 TEXT_BYTES = 256  # more of a text that there are to be rows for, each time that it has come so far
+FIRST_WORK = FIRST_STATES * STATE_BYTES  # expressions, of a byte each
 ROOM = 16 * MOST_STATES  # of all together, beside their first
 
 
@@ -33,11 +35,12 @@ class MemoryShare:
         self.states = FIRST_STATES
         self.width = FIRST_WIDTH
         self.text_bytes = 0  # that there may be rows for, where they may be wider than the first
+        self.work = 0  # that lexers have done which are still there
 
     @property
     def beyond_first(self) -> int:
         rows = (self.width - FIRST_WIDTH) * self.text_bytes // ITEMS_A_STATE
-        return self.states - FIRST_STATES + rows
+        return self.states - FIRST_STATES + rows + max(0, self.work - FIRST_WORK) // STATE_BYTES
 
     def add_states(self) -> bool:
         """Have twice as many states; False where there is no room."""
@@ -52,6 +55,10 @@ class MemoryShare:
         if self.width == FIRST_WIDTH or text_bytes <= self.text_bytes:
             return True
         return self._memory.give(self, text_bytes=text_bytes - text_bytes % TEXT_BYTES + TEXT_BYTES)
+
+    def keep(self, work: int) -> bool:
+        """Keep what lexers come to by so much; False where there is no room."""
+        return work <= self.work or self._memory.give(self, work=work)
 
 
 class MatcherMemory:

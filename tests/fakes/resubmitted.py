@@ -68,7 +68,7 @@ def _seen_of(sequence: Sequence) -> dict[str, Any]:
     return {
         "tokens": list(sequence.tokens),
         "injections": [tuple(one) for one in sequence.injections],
-        "bans": sorted(sequence.bans),
+        "bans": sorted(zip(sequence.ban_indices, sequence.banned, strict=True)),
         "sampling": sequence.sampling,
         "paused": sequence.paused,
         "credit": sequence.credit,

@@ -6,9 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from msgspec.structs import replace
 
-from engine import api
+from engine import api, toy_model
+from engine.sampling.sampler import Sampler
 from engine.schedule.sequence import Sequence
 from midstream.protocol import Grammar
 from tests.fakes.counted_work import counted
@@ -129,11 +131,28 @@ def test_what_is_banned_elsewhere_is_not_looked_at() -> None:
     forced."""
     bans = [(index, 40 + index % 9) for index in range(2000)]
     sequence = Sequence(
-        1, [*PROMPT, *[50] * 2000], sampling(), credit=5000, context=5000, num_prompt=3, bans=bans
+        1, [*PROMPT, *[50] * 2000], sampling(), credit=5000, context=5000, num_prompt=3, known_bans=bans
     )
     with counted() as work:
-        assert sequence.banned_at(1001) == [40 + 1001 % 9]
-        assert sequence.banned_at(2000) == []
+        assert [*sequence.banned_at(1001)] == [40 + 1001 % 9]
+        assert [*sequence.banned_at(2000)] == []
     assert work.lines < 20
     sequence.truncate(1001)
-    assert sequence.bans == bans[:1002]
+    assert [*zip(sequence.ban_indices, sequence.banned, strict=True)] == bans[:1002]
+
+
+def test_of_very_many_that_are_banned_at_one_index_none_is_looked_at_alone() -> None:
+    """All that a model has might be, but for one: by guards that go back to one place, with ever new
+    names."""
+    sampler = Sampler(8, toy_model.VOCAB, eos=[toy_model.EOS])
+    bans = [(0, token) for token in range(toy_model.VOCAB) if token != 99] * 10
+    sequences = [
+        Sequence(slot, [*PROMPT], sampling(), credit=9, context=99, known_bans=bans if slot else [])
+        for slot in range(8)
+    ]
+    for sequence in sequences:
+        sequence.slot = sequence.stream
+    with counted() as work:
+        chosen = sampler.sample(torch.arange(8.0 * toy_model.VOCAB).view(8, -1), sequences)
+    assert work.lines < 1000
+    assert [one.token for one in chosen[1:]] == [99] * 7

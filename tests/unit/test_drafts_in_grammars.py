@@ -13,6 +13,7 @@ from msgspec.structs import replace as with_
 from engine import api, toy_model
 from engine.forward.interface import Runner
 from engine.schedule.batch import Row
+from engine.structure.mask import alone
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
@@ -58,6 +59,18 @@ def test_streams_come_to_what_they_come_to_without(architecture: str, by_model: 
             assert driver.told[stream].logprobs == without.told[stream].logprobs
     assert 0 < driver.stats.accepted_total < driver.stats.drafted_total
     assert len(driver.outputs) < len(without.outputs)
+
+
+def test_of_drafts_along_what_is_forced_it_is_looked_once_what_that_is() -> None:
+    matcher = Matcher(source_of(Grammar(regex="a(bcd){80}e")), toy_vocabulary())
+    matcher.accept([*b"a"])
+    matcher.mask()
+    made = matcher.masks_made
+    matcher.expect((*b"bcdbcdbcdbcdbcdb",))
+    masks = matcher.masks_ahead()
+    assert matcher.masks_made - made < 5
+    for mask, forced in zip(masks, b"cdbcdbcdbcdbcdbc", strict=True):
+        assert mask == alone(forced, toy_model.VOCAB)
 
 
 def test_drafts_spare_a_stream_in_a_grammar_its_steps() -> None:

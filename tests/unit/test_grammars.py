@@ -4,6 +4,7 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 from __future__ import annotations
 
 import itertools
+import random
 import threading
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
@@ -21,6 +22,7 @@ from engine.schedule.batch import Row
 from engine.step.command_queue import CommandQueue
 from engine.step.constraining import PIECE, PIECE_S, Constraining
 from engine.step.patience import Patience
+from engine.structure import follower
 from engine.structure.constraint import Constraint
 from engine.structure.matcher import MOST_FORCED, Matcher
 from engine.structure.worker import Worker
@@ -746,6 +748,21 @@ def test_processes_in_step_do_the_same_where_there_was_no_time_for_all_that_wait
         assert (here.stats.decode_rows, here.stats.kv_used) == (there.stats.decode_rows, there.stats.kv_used)
     assert [type(change) for change in changes[:6]] == [*[api.Appended] * 2, *[api.Paused] * 4]
     assert len(changes) == len(asked) + 3
+
+
+def test_processes_in_step_find_the_same_room_for_a_grammar_however_long_its_tokens_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    states = set[int]()
+    for long_s in (60.0, -1.0):
+        monkeypatch.setattr(follower, "LONG_S", long_s)
+        driver = Driver(engine_of(TOY, Limits(kv_tokens=4096, retry=False)))
+        driver.send(api.Submit(1, PROMPT, regex("(a|b)*a(a|b){16}c"), 0))
+        driver.send(api.Append(1, random.Random(1).choices(b"ab", k=600)))
+        driver.settle()
+        states.add(driver.stats.grammar_states)
+    assert len(states) == 1
+    assert max(states) > 0
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

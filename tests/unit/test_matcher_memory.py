@@ -102,6 +102,54 @@ def test_a_parser_that_takes_more_than_its_tenant_may_have_ends_its_own_stream()
     other.accept([*b"abab"])
 
 
+# Each "x" more may be of as many repetitions as there are ways to have come there.
+MUCH_WORK = source_of(Grammar(lark='start: T "y"\nT: /(x{2,90}(xx)?){900,1800}/'))
+
+
+def grow_by_work(matcher: Matcher, most: int) -> None:
+    for _ in range(most):
+        matcher.mask()
+        matcher.accept([*b"x"])
+
+
+def test_what_a_lexer_keeps_beside_its_states_counts_by_what_it_has_done() -> None:
+    memory = MatcherMemory()
+    share, other = memory.share(7), memory.share(7)
+    matcher = Matcher(MUCH_WORK, toy_vocabulary(), share=share)
+    Matcher(DEAR, toy_vocabulary(), share=other).accept(LONG[:100])
+    grow_by_work(matcher, 100)
+    assert share.states == FIRST_STATES
+    assert memory.taken(7) * STATE_BYTES > 4 << 20
+    assert other.work < matcher_memory.FIRST_WORK
+    del matcher, share
+    gc.collect()
+    assert memory.taken() == 0
+
+
+def test_a_lexer_that_does_more_than_its_tenant_may_have_kept_ends_its_own_stream() -> None:
+    memory = MatcherMemory(room=20_000)
+    one, other = (Matcher(MUCH_WORK, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 2))
+    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
+        grow_by_work(one, 250)
+    assert memory.taken(1) == 0, "it keeps nothing any more"
+    grow_by_work(other, 50)
+
+
+def test_what_was_asked_about_and_does_too_much_is_refused_and_leaves_nothing() -> None:
+    memory = MatcherMemory(room=20_000)
+    shares = [memory.share(7), memory.share(8)]
+    matcher, fresh = (Matcher(MUCH_WORK, toy_vocabulary(), share=share) for share in shares)
+    assert not matcher.fits([*b"x" * 250])
+    assert memory.taken(7) == 0
+    assert matcher.mask() == fresh.mask()
+    matcher.expect((*b"x" * 250,))
+    assert matcher.masks_ahead() == []
+    assert memory.taken(7) == 0
+    matcher.accept([*b"xx"])
+    fresh.accept([*b"xx"])
+    assert matcher.mask() == fresh.mask()
+
+
 # Behind "y" each of 17 letters more has as many states as there are ways to have come there.
 WIDE_BEHIND = source_of(Grammar(lark='start: "x" /[0-9]+/ | "y" /(a|b)*a(a|b){16}c/'))
 MANY_WAYS = [*b"y", *random.Random(1).choices(b"ab", k=60_000)]

@@ -160,6 +160,7 @@ def test_what_a_rewind_looks_at_hangs_on_what_it_takes_back_alone() -> None:
         with counted() as work:
             seq.truncate(seq.num_outputs - 2)
             seq.cut(seq.num_tokens - 1)
+            seq.output_marks(seq.num_tokens - 2)
         lines.append(work.lines)
         assert (seq.num_outputs, len(seq.injections)) == (injections - 1, injections - 2)
     assert lines[0] == lines[1]
@@ -252,6 +253,8 @@ def test_output_is_what_was_sampled_and_not_taken_back(moves: list[str | int | t
             seq.truncate(min(move[0], seq.num_outputs))
             del output[move[0] :]
         assert seq.output_tokens() == output
+        for since in range(seq.num_tokens + 1):
+            assert seq.output_marks(since) == seq.output_marks()[since:]
         assert seq.num_outputs == len(output)
         assert [seq.tokens[seq.output_position(index)] for index in range(len(output))] == output
         assert seq.num_tokens == 4 + len(output) + sum(count for _, count in seq.injections)
