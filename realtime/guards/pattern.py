@@ -9,8 +9,9 @@ that begins is looked for backwards.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections import OrderedDict
 from sys import getsizeof
+from threading import Lock
 from typing import Any, ClassVar, TypeVar
 from weakref import WeakValueDictionary
 
@@ -24,6 +25,7 @@ MOST_REMEMBERED = 4096  # steps, of one pattern; the table is begun anew then
 MOST_IN_ALL = 1 << 16  # steps and masks, of all patterns: some 12 MB at most
 MOST_BACK = 4096  # characters that are looked back through
 PATTERN_BYTES = 2000  # what one weighs as measured, beside its characters and ways
+MOST_KEPT = 16 << 20  # bytes of those that are known for a while: a set of 500 letters takes 150 KB
 START = 0
 
 _SHIFT = KINDS.bit_length() - 1  # of a state: its positions stand before the kind of the last character
@@ -149,17 +151,37 @@ class Pattern:
         return mask
 
 
-@lru_cache(maxsize=1024)
+class Lately:
+    """Patterns that were asked for last, of so many bytes at most. Threads ask, too."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._patterns = OrderedDict[str, Pattern]()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def keep(self, source: str, pattern: Pattern) -> None:
+        with self._lock:
+            if source not in self._patterns:
+                self._patterns[source] = pattern
+                self._bytes += pattern.bytes
+            self._patterns.move_to_end(source)
+            while self._bytes > self._most_bytes:
+                self._bytes -= self._patterns.popitem(last=False)[1].bytes
+
+
 def pattern_of(source: str) -> Pattern:
     """All that look for the same share it: to make one takes milliseconds. What nobody looks for is known for
     a while. Raises `RegexError`."""
     pattern = _in_use.get(source)
     if pattern is None:
         pattern = _in_use[source] = Pattern(source)
+    _lately.keep(source, pattern)
     return pattern
 
 
 _in_use = WeakValueDictionary[str, Pattern]()
+_lately = Lately(MOST_KEPT)
 
 
 def _at(bits: Bits, number: int) -> int:

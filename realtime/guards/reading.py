@@ -15,6 +15,7 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from sys import getsizeof
 from typing import Literal, NamedTuple, Protocol
 
 from midstream.protocol import Beside, Channel, Guard, Reasoning, ToolArguments, ToolCall, ToolCallDone
@@ -22,7 +23,7 @@ from realtime.guards.watches import Hit, Piece, Watch, watch_of
 
 COPY_EVERY, COPY_CHARACTERS = 64, 4096  # tokens, or characters: a rewind reads hardly more than these anew
 READ_AT_ONCE = 4096  # characters, of as many watches as there are: some ms
-COPY_BYTES = 200  # what it weighs that a watch is copied
+COPY_BYTES = 500  # what a copy weighs, beside its watches
 
 Kind = Channel | Literal["call", "called"]
 Text = tuple[Kind, str]
@@ -106,6 +107,7 @@ class GuardReading:
 
     def _begin_at(self, written: Written) -> None:
         self._watches = [watch_of(guard) for guard in self._asked]
+        self._copy_bytes = COPY_BYTES + sum(watch.copy_bytes for watch in self._watches if watch)
         calls = written.calls
         ended = len(calls) - (bool(calls) and calls[-1].end is None)
         self.counts = Counts(len(written.content()), len(written.reasoning()), ended)
@@ -119,9 +121,9 @@ class GuardReading:
 
     @property
     def bytes(self) -> int:
-        copies = COPY_BYTES * len(self._watches) * len(self._copies)
+        copies = self._copy_bytes * len(self._copies)
         ahead = 0 if self._ahead is None else self._ahead.bytes
-        return copies + 24 * len(self._reasoning_ends) + _length(self._unread) + ahead
+        return copies + 24 * len(self._reasoning_ends) + _weight(self._unread) + ahead
 
     @property
     def unread(self) -> bool:
@@ -323,7 +325,7 @@ class _Ahead:
 
     @property
     def bytes(self) -> int:
-        return _length(self._texts) + COPY_BYTES * len(self._reading._watches)
+        return _weight(self._texts) + self._reading._copy_bytes
 
     def is_of(self, counts: Counts, texts: Sequence[Text]) -> bool:
         """Whether it is these texts that are read here, from there on."""
@@ -342,6 +344,10 @@ class _Ahead:
 
 def _length(texts: Iterable[Text]) -> int:
     return sum(len(text) for _, text in texts)
+
+
+def _weight(texts: Iterable[Text]) -> int:
+    return sum(getsizeof(text) for _, text in texts)
 
 
 def texts_of(content: str, beside: Sequence[Beside]) -> Iterator[Text]:

@@ -58,6 +58,10 @@ class Hit(NamedTuple):
 
 
 class Watch(Protocol):
+    @property
+    def copy_bytes(self) -> int:
+        """About what a copy takes, as measured."""
+
     def read(self, piece: Piece) -> Hit | None: ...
 
     def at_end(self, channel_at: dict[Channel, int]) -> tuple[Channel, Hit] | None:
@@ -67,6 +71,8 @@ class Watch(Protocol):
 
 
 class RegexWatch:
+    copy_bytes = 400
+
     def __init__(self, pattern: Pattern, channels: Collection[Channel]) -> None:
         self._pattern = pattern
         self._states = dict.fromkeys(channels, START)
@@ -98,6 +104,8 @@ class RegexWatch:
 class ToolWatch:
     """No call of a tool."""
 
+    copy_bytes = 0  # it is its own
+
     def __init__(self, tool: str) -> None:
         self._tool = tool
 
@@ -114,6 +122,8 @@ class ToolWatch:
 class ValueWatch:
     """A value in a tool's arguments, in which a pattern must not be found; or must, and `required` says so.
     Where it must it must also be there."""
+
+    copy_bytes = 800  # some of which may be a name that is being read
 
     def __init__(self, tool: str, path: str, pattern: Pattern, *, required: bool) -> None:
         self._tool = tool

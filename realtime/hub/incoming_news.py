@@ -26,7 +26,7 @@ from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.told import Released
 from realtime.hub.untaken import Untaken, moves
 from realtime.hub.waking import Waking
-from realtime.stream.pending_commands import PendingCommand
+from realtime.stream.pending_commands import Owe, PendingCommand
 from realtime.stream.spanned_text import FEW
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import Quotas
@@ -254,8 +254,8 @@ class IncomingNews:
         began_s = time.thread_time()
         effective = self._tell(entry, entry.stream.receive_news, news, now)
         work_s = time.thread_time() - began_s
-        if takes_effect:
-            entry.reads_for = effective or ([asked] if asked else entry.reads_for)
+        if takes_effect and (by := effective or ([asked] if asked else [])):
+            entry.reads_for = [pending.owe for pending in by]
         if not takes_effect or not _charge(entry.reads_for, work_s):
             _charge_reader(entry, work_s)
         return effective
@@ -318,13 +318,13 @@ def _read(change: api.AnyChange) -> int:
     return 0
 
 
-def _charge(effective: list[PendingCommand], work_s: float) -> bool:
+def _charge(payers: list[Owe | None], work_s: float) -> bool:
     """What frames come to when they take effect, such as to read text again from where it was rewound to.
     Returns whether somebody pays."""
-    for pending in effective:
-        if pending.owe is not None:
-            pending.owe(work_s / len(effective))
-    return any(pending.owe is not None for pending in effective)
+    for owe in payers:
+        if owe is not None:
+            owe(work_s / len(payers))
+    return any(owe is not None for owe in payers)
 
 
 def _charge_reader(entry: LiveStream, work_s: float) -> None:

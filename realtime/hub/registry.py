@@ -21,7 +21,7 @@ from realtime.hub.serving_engine import ServingEngine
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.told import Told, encode_told
 from realtime.refusal import Refusal
-from realtime.stream.pending_commands import PendingCommand
+from realtime.stream.pending_commands import Owe
 from realtime.stream.stream import Stream
 from realtime.tenants.quota import StreamQuota
 
@@ -49,7 +49,8 @@ class LiveStream(Struct, eq=False):
     timeout: Timer | None = None
     grace: Timer | None = None  # until nobody need come back to it
     hold: Timer | None = None  # until its memory is released, while it waits for results of calls
-    reads_for: list[PendingCommand] = []  # what has it read what stands, and is paid for by whoever asked
+    # Who asked for what has it read what stands, and pays for that; what they asked for may be much.
+    reads_for: list[Owe | None] = []
     once_read: list[Callable[[], None]] = []  # to be called when it has read what was injected
 
     @property

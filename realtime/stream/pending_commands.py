@@ -31,6 +31,7 @@ CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when the
 Owe = Callable[[float], object]  # told how many seconds of work a frame made once it took effect
 
 COMMAND_BYTES, ADJUST_BYTES = 250, 250  # beside its frame; and what it has more that has parameters
+ELSEWHERE_BYTES = 400  # and what it has more of which somebody hears who does not listen
 NO_PARAMS = Params()
 MOST_UNDER_WAY = 16  # commands of a stream: each may have all that stands of it looked at anew
 
@@ -270,6 +271,8 @@ def _bytes(pending: PendingCommand) -> int:
     size = COMMAND_BYTES + sum(one.bytes for one in pending.patterns)
     if params is not None:
         size += ADJUST_BYTES + params_bytes(params)
+    if pending.send_reply is not None:
+        size += ELSEWHERE_BYTES
     if frame is not None:
         size += weight(replace(frame, params=NO_PARAMS) if isinstance(frame, protocol.Adjust) else frame)
     if isinstance(command, api.Append) and command.tokens is not getattr(frame, "tokens", None):

@@ -522,21 +522,19 @@ async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_
     (stream,) = there.hub.streams
     journal = there.engines[0].keeping.kept[stream.number].journal.told()
     in_use = WeakValueDictionary[str, Pattern]()
-    pattern.pattern_of.cache_clear()
+    monkeypatch.setattr(pattern, "_lately", pattern.Lately(0))
     monkeypatch.setattr(pattern, "_in_use", in_use)
     made, turns = list[tuple[str, int, bool]](), list[int]()
 
     class WatchedPattern(Pattern):
         def __init__(self, source: str) -> None:
             made.append((source, len(in_use), threading.current_thread() is threading.main_thread()))
-            pattern.pattern_of.cache_clear()
             super().__init__(source)
 
     class WatchedTurn(RebuiltStream):
         def make_patterns(self, guards: list[Guard]) -> None:
             turns.append(len(made))
             super().make_patterns(guards)
-            pattern.pattern_of.cache_clear()
 
     monkeypatch.setattr(pattern, "Pattern", WatchedPattern)
     monkeypatch.setattr("realtime.hub.adoptions.RebuiltStream", WatchedTurn)

@@ -4,10 +4,13 @@ and by the clock."""
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from bench.reliability.growth_acts import ACTS, NothingThereError
 from bench.reliability.growth_states import STATES
+from midstream import protocol
 from tests.fakes.counted_work import counted
 
 SMALL, LARGE = 12, 48
@@ -34,6 +37,16 @@ async def lines(state: str, act: str, size: int) -> int:
         except NothingThereError:
             return 0
     return work.lines
+
+
+async def test_an_injection_that_is_yet_to_be_read_is_not_kept_as_it_came() -> None:
+    """Its numbers take ten times as much as they count, and many streams of one payer may read in turns."""
+    count = 20_000
+    world = await STATES["an injection that is not read"].build(count)
+    assert world.stream.reads_injected
+    world.engine.die()  # which has heard the same
+    frames = (one for one in gc.get_objects() if isinstance(one, protocol.Inject))
+    assert [frame for frame in frames if len(frame.tokens or ()) == count] == []
 
 
 @pytest.mark.parametrize("state", ["calls to approve", "results that wait", "injections"])

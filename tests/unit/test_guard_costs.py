@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import random
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -152,6 +153,22 @@ def test_what_would_cost_more_is_refused_before_it_costs_anything(source: str) -
 
 def test_patterns_are_read_once() -> None:
     assert patterns.pattern_of("ab+c") is patterns.pattern_of("ab+c")
+
+
+def test_patterns_that_nobody_looks_for_are_kept_by_what_they_take_and_not_by_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thousand of large sets are 140 MB, which one connection asks for in 64 frames."""
+    sets = ["[" + "".join(map(chr, range(first, first + 400))) + "]" for first in range(0x4E00, 0x4E20)]
+    weight = Pattern(sets[0]).bytes
+    monkeypatch.setattr(patterns, "_in_use", in_use := WeakValueDictionary[str, Pattern]())
+    monkeypatch.setattr(patterns, "_lately", patterns.Lately(8 * weight))
+    for source in sets:
+        patterns.pattern_of(sets[0])
+        patterns.pattern_of(source)
+    assert set(in_use) == {sets[0], *sets[-7:]}
+    assert weight > 40_000
+    assert patterns.MOST_KEPT < 20 << 20
 
 
 @pytest.mark.parametrize("source", ["(a?){512}", r"(?m)((^|a?){9}){9}", "((a?){0,30}){,30}"])

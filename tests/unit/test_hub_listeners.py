@@ -247,7 +247,7 @@ async def test_where_one_fails_the_others_are_handed_over_all_the_same(
 async def test_what_ends_as_it_is_left_is_handed_over_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tenant's streams that nobody reads hold too much: this server's end has to go on all the same."""
     monkeypatch.setattr("realtime.hub.departures.LEFT_A_TURN", 1)
-    server = SimulatedServer(SIZE, keeps=True, stream_memory=12_000)
+    server = SimulatedServer(SIZE, keeps=True, stream_memory=13_000)
     listener = RecordingListener(server)
     by_the_clock = Guard(name="a", do="tell", budget=Budget(seconds=5))
     for name, guards in (("stays", [by_the_clock]), ("ends", None)):

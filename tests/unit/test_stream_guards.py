@@ -13,7 +13,7 @@ from engine import api, toy_model
 from midstream import protocol
 from midstream.protocol import Budget, Credit, Guard, Guarded, Params
 from realtime.guards.acts import Act, Acts
-from realtime.guards.pattern import pattern_of
+from realtime.guards.pattern import Lately, pattern_of
 from realtime.guards.reading import Find, GuardReading, Kind
 from realtime.refusal import Refusal
 from realtime.stream.engine_commands import SteeringFrame
@@ -779,13 +779,13 @@ def test_what_guards_look_for_is_made_when_they_are_asked_for_and_weighs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many others are asked for before they take effect."""
+    monkeypatch.setattr("realtime.guards.pattern._lately", Lately(0))
     one, regex = LoneStream(), "(?:some|thing){9} long"
     weight = pattern_of(regex).bytes
     guards = [Guard(name="g", do="tell", regex=regex)]
     one.steer(protocol.Adjust(request_id="a", params=Params(guards=guards)))
     assert one.stream._commands.bytes > weight > 4_000
     before = one.stream.context.bytes
-    pattern_of.cache_clear()
     monkeypatch.setattr("realtime.guards.pattern.Pattern", None)
     one.answer(api.Adjusted(0))
     assert one.stream.context.bytes - before > weight

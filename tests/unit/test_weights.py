@@ -8,6 +8,7 @@ import json
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from engine import api, toy_model
 from midstream import protocol
-from midstream.protocol import SUBPROTOCOLS, Credit, Params
+from midstream.protocol import SUBPROTOCOLS, Credit, Guard, Params
 from realtime.codec import Codec
 from realtime.guards.pattern import Pattern
 from realtime.hub.told import in_tokens
@@ -41,7 +42,12 @@ STEERING = (*get_args(SteeringFrame), *get_args(CallFrame), protocol.Cancel)
 ROOMY = ServedModel("toy", MODEL.tokenizer, vocab=MODEL.vocab, context=1 << 24, fingerprint="fp")
 SENT = 300  # output tokens: a frame may be of a token there
 KEPT = 40_000  # bytes that the interpreter and libraries keep, whatever is done
+FREED = 200_000  # and of tuples that are free again, at most
 OFFERS = "{% if tools %}<tool_call>{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+OFFERING = replace(
+    ROOMY,
+    tokenizer=Tokenizer(json.loads((toy_model.FOLDER / "tokenizer.json").read_text()), OFFERS),
+)
 START = protocol.Start(request_id="a", prompt="Hi")
 LONG = toy_model.VOCAB  # a token
 MATCHED = 80  # stop strings that others have too: each might be alone
@@ -259,6 +265,46 @@ def test_an_output_weighs_what_its_tokens_say(offering: bool) -> None:
         lone.stream.acknowledge(5_000, lone.stream.outbox.seq - 1)
         taken, weighed = taken_now(), lone.stream.bytes - before
     assert taken > 80 * 5_000
+    assert 0.8 * taken < weighed < 2 * taken
+
+
+def test_what_is_asked_from_elsewhere_weighs_what_it_takes() -> None:
+    lone, codec, told = LoneStream(model=ROOMY), Codec(None), list[object]()
+    before = lone.stream.bytes
+    with traced() as taken_now:
+        for at in range(300):
+            frame: Any = codec.decode(f'{{"type": "pause", "request_id": "a", "ref": "{at}"}}')
+            lone.stream.steer(frame, 0, lone.now, partial(told.append, lone), told.append)
+        taken, weighed = taken_now(), lone.stream.bytes - before
+    assert 0.8 * taken < weighed < 2 * taken
+
+
+CALLING = '<tool_call>{"name": "find", "arguments": {"q": {'
+KEYS = ", ".join(f'"{"漢" * 80}{at}": 1' for at in range(50))
+
+
+@pytest.mark.parametrize(
+    ("guard", "written"),
+    [
+        (Guard(name="", do="tell", regex="never+"), "lorem ipsum " * 1_000),
+        (Guard(name="", do="tell", regex="never+", in_=["content"]), "lorem ipsum " * 1_000),
+        (Guard(name="", do="tell", tool="find", path="$.q.a[0].b", forbid="never+"), CALLING + KEYS),
+    ],
+    ids=["anywhere", "in the content", "a value"],
+)
+def test_guards_weigh_what_they_keep_to_go_back_to(guard: Guard, written: str) -> None:
+    """Each of sixteen as it was every 64 tokens."""
+    guards = [replace(guard, name=str(number)) for number in range(16)]
+    tools = [protocol.Tool(function=protocol.Function(name="find"))]
+    asked = {"messages": [protocol.Message(role="user", content="Hi")], "tools": tools}
+    lone = LoneStream(model=OFFERING, credit=Credit(limit=1 << 30), asked=asked, guards=guards)
+    before, tokens = lone.stream.bytes, written.encode()
+    with traced() as taken_now:
+        for at in range(0, len(tokens), 100):
+            lone.stream.receive_news(api.News(7, index=at, tokens=list(tokens[at : at + 100])), lone.now)
+            lone.take()
+            lone.stream.acknowledge(at, lone.stream.outbox.seq - 1)
+        taken, weighed = taken_now() - FREED, lone.stream.bytes - before
     assert 0.8 * taken < weighed < 2 * taken
 
 
