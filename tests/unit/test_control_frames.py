@@ -112,8 +112,8 @@ async def test_of_frames_that_wait_for_their_answer_there_are_so_many_of_a_payer
     rest(server)
 
     def ask() -> asyncio.Task[int]:
-        adjust = protocol.Adjust(request_id="a", params=Params(temperature=0.5))
-        return asyncio.create_task(status(server, adjust, lambda: requests.waiting(payer)))
+        pause = protocol.Pause(request_id="a")  # so many adjusts would be too much for its stream
+        return asyncio.create_task(status(server, pause, lambda: requests.waiting(payer)))
 
     asked = [ask() for _ in range(MOST_WAITING)]
     await asyncio.sleep(0)
