@@ -27,6 +27,7 @@ threads = 1
 toy_step_ms = 30
 """
 ACTOR = "ray::ProcessActor"
+ENGINE = "--model-name=toy"
 SERVES = "midstream serve "
 
 
@@ -113,8 +114,15 @@ class Fleet:
         await self.served.until(lambda now: now.get(serving("toy"), 0) < ENGINES, poll_s=POLL_S)
 
     def actors(self) -> list[int]:
-        ours = set(below(self._process.pid))
-        return [process for process, _, name in processes() if process in ours and name.startswith(ACTOR)]
+        """Those that keep an engine of the toy's. One whose engine is gone is there for some seconds more,
+        and may be the first: behind the highest number a new process gets a low one."""
+        ours, all_of_them = set(below(self._process.pid)), list(processes())
+        keepers = {parent for _, parent, name in all_of_them if ENGINE in name}
+        return [
+            process
+            for process, _, name in all_of_them
+            if process in ours & keepers and name.startswith(ACTOR)
+        ]
 
     def machine(self) -> list[int]:
         """All processes of one with as few engines as any that has some, its own the first."""
