@@ -37,6 +37,9 @@ SAMPLINGS = [
     with_(ANY, seed=8, grammar=None),
 ]
 
+# It waits for what is under way before it plans, so that no thread's pace counts.
+AT_NO_PACE = replace(PLENTY, retry=False)
+
 
 def ran(drafts: bool, architecture: str = TOY, *, by_model: bool = False) -> Driver:
     driver = Driver(engine_of(architecture, replace(PLENTY, drafts=drafts)))
@@ -58,7 +61,6 @@ def test_streams_come_to_what_they_come_to_without(architecture: str, by_model: 
         if architecture == TOY:
             assert driver.told[stream].logprobs == without.told[stream].logprobs
     assert 0 < driver.stats.accepted_total < driver.stats.drafted_total
-    assert len(driver.outputs) < len(without.outputs)
 
 
 def test_of_drafts_along_what_is_forced_it_is_looked_once_what_that_is() -> None:
@@ -76,7 +78,7 @@ def test_of_drafts_along_what_is_forced_it_is_looked_once_what_that_is() -> None
 def test_drafts_spare_a_stream_in_a_grammar_its_steps() -> None:
     steps = []
     for drafts in (False, True):
-        driver = Driver(engine_of(TOY, replace(PLENTY, drafts=drafts)))
+        driver = Driver(engine_of(TOY, replace(AT_NO_PACE, drafts=drafts)))
         driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
         steps.append(len(driver.outputs))
     assert steps[1] < 0.6 * steps[0]
@@ -131,8 +133,7 @@ class Watched(FaultyRunner):
 
 
 def test_masks_behind_drafts_are_filled_while_the_model_computes() -> None:
-    # It waits for what is under way before it plans, so that no thread's pace counts.
-    driver = Driver(engine_of(TOY, replace(PLENTY, drafts=True, retry=False), Watched))
+    driver = Driver(engine_of(TOY, replace(AT_NO_PACE, drafts=True), Watched))
     driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
     assert isinstance(driver.engine.runner, Watched)
     assert driver.engine.runner.left
