@@ -163,7 +163,7 @@ def test_the_service_manager_hears_that_it_serves_lives_and_ends(
 async def test_running_streams_finish_when_the_server_goes_away(serve: Serve) -> None:
     server = serve("--toy-step-ms", "10", "--shutdown-grace-s", "30", "--engine", "thread")
     async with client_of(server.url) as client, client_of(server.url) as other:
-        stream = await client.start("running", params=LONG | {"max_tokens": 60})
+        stream = await client.start("running", params=LONG | {"max_tokens": 60}, credit={"limit": 6})
         await stream.until_index(5)
         server.tell()
         assert await other.next() == {"type": "going_away", "deadline_ms": 30_000}
@@ -173,6 +173,7 @@ async def test_running_streams_finish_when_the_server_goes_away(serve: Serve) ->
         assert (error["status"], error["code"], error["retryable"]) == (503, "draining", True)
         assert await server.ask("/readyz") == (503, '{"status":"draining"}')
         assert await server.ask("/healthz") == (200, '{"status":"ok"}')
+        await stream.send("credit", limit=60)  # before, it cannot have ended, however slow we are
         final = await stream.rest()
         assert (final["finish_reason"], final["index"]) == ("length", 60)
         assert await closed_with(client) == await closed_with(other) == 1001
@@ -185,11 +186,12 @@ async def test_streams_finish_where_the_terminal_closes(gateways: int, serve: Se
     """Which all of its processes hear, of the shell and of the system."""
     server = await asyncio.to_thread(serve, "--gateways", str(gateways), "--toy-step-ms", "10")
     async with client_of(server.url) as client:
-        stream = await client.start("running", params=LONG | {"max_tokens": 60})
+        stream = await client.start("running", params=LONG | {"max_tokens": 60}, credit={"limit": 6})
         await stream.until_index(5)
         os.killpg(server.process.pid, signal.SIGHUP)
         assert (await client.next())["type"] == "going_away"
         os.killpg(server.process.pid, signal.SIGHUP)
+        await stream.send("credit", limit=60)  # before, it cannot have ended, however slow we are
         final = await stream.rest()
         assert (final["finish_reason"], final["index"]) == ("length", 60)
         assert await closed_with(client) == 1001
