@@ -6,6 +6,7 @@ whom is the same code, but for the library that carries their numbers.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import select
@@ -109,7 +110,11 @@ def steered(engine: Engine) -> Driver:
 
 @needs_torch_for_the_cpu
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
-def test_two_processes_say_what_one_says_and_what_generate_says(architecture: str, tmp_path: Path) -> None:
+def test_two_processes_say_what_one_says_and_what_generate_says(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # However slow the machine is, a step takes all commands that there are: else some come a token later.
+    monkeypatch.setattr("engine.engine.CROWD_S", math.inf)
     folder = tiny_folder(tmp_path, architecture, dtype=torch.float64)
     with shared_by_two(folder) as engine:
         pool = engine.runner.pool  # type: ignore[attr-defined]
