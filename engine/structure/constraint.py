@@ -57,9 +57,9 @@ class Constraint:
         changed: Callable[[], None],
         later: str | None = None,
         share: MemoryShare | None = None,
-        follower: Follower | None = None,
     ) -> None:
         self.source, self._later = source, later
+        self.known = False  # since it was looked at: whether the outlook is that of the tokens that stand
         self.slow = False
         self.took_s = 0.0  # of a processor's time, when it was followed last
         self.outlook = Outlook()
@@ -69,7 +69,7 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
-        self._follower = follower or Follower()
+        self._follower = Follower()
         self._changed = changed
         changed()
 
@@ -79,9 +79,18 @@ class Constraint:
         return not self._submitted or (bool(self._changes) and self.outlook.known)
 
     @property
-    def known(self) -> bool:
-        """Whether the outlook is that of the tokens that stand."""
+    def followed_all(self) -> bool:
+        """By now: whether the outlook is that of the tokens that stand."""
         return self._submitted and not self._changes and self.outlook.known
+
+    def look(self) -> None:
+        """What is known now is known until the tokens change: not whenever a thread comes to its end."""
+        self.known = self.followed_all
+
+    def tell(self, outlook: Outlook) -> None:
+        """What was found elsewhere, of the tokens that stand."""
+        self._changes.clear()
+        self.outlook, self.known = outlook, True
 
     @property
     def compiled(self) -> bool:
@@ -140,6 +149,7 @@ class Constraint:
         return dropped, max(0, reached - max(start, length))
 
     def _change(self, change: Change) -> None:
+        self.known = False
         self._changes.append(change)
         self._changed()
 

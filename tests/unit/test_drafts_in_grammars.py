@@ -17,6 +17,7 @@ from engine.structure.mask import alone
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
 from tests.fakes.faulty_runner import FaultyRunner
@@ -132,7 +133,7 @@ class Watched(FaultyRunner):
 
 def test_masks_behind_drafts_are_filled_while_the_model_computes() -> None:
     # It waits for what is under way before it plans, so that no thread's pace counts.
-    driver = Driver(engine_of(TOY, replace(PLENTY, drafts=True, retry=False), Watched))
+    driver = Driver(engine_of(TOY, replace(PLENTY, drafts=True, make_lookout=AtOnceThreads), Watched))
     driver.settle(api.Submit(0, PROMPT, SOME, credit=99))
     assert isinstance(driver.engine.runner, Watched)
     assert driver.engine.runner.left
