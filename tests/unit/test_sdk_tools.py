@@ -314,9 +314,9 @@ async def running(client: midstream.Client, peer: Peer) -> tuple[midstream.Run, 
     return run, asyncio.create_task(run.answer()), start.request_id
 
 
-async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False) -> None:
+async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False, arguments: str = "{}") -> None:
     await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
-    await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
+    await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta=arguments))
     await peer.send(protocol.ToolCallDone(request_id=name, index=0, end=0, call_id="a", approval=approval))
 
 
@@ -360,6 +360,24 @@ async def test_what_an_agent_is_refused_for_now_it_asks_again(
         await refuse_for_now(peer, name, refused)
         again = await peer.receive(kind)
         assert replace(again, ref=None) == replace(refused, ref=None)
+        await peer.send(final(name, 0, "stop"))
+        assert await reading == ""
+
+
+async def test_a_call_whose_arguments_are_no_json_may_be_given_others() -> None:
+    agent = midstream.Agent(tools=[weather_anywhere], approve=lambda call: {"city": "Oslo"})
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await say_that_it_called(peer, name, approval=True)
+        asked = await peer.receive(protocol.Amend)
+        await peer.send(protocol.Rewound(request_id=name, index=0, text_length=0))
+        await peer.send(protocol.Injected(request_id=name, index=0, count=2, ref=asked.ref))
+        await say_that_it_called(peer, name, approval=True, arguments="{city: Rome}")
+        again = await peer.receive(protocol.Amend)
+        assert replace(again, ref=None) == replace(asked, ref=None)
         await peer.send(final(name, 0, "stop"))
         assert await reading == ""
 

@@ -260,9 +260,13 @@ function sameCall(one, other) {
 /** Whether it waits for a yes. @param {Call} call */
 const isAsking = (call) => call.approval === true;
 
-/** Whether these are its arguments already. @param {Call} call @param {unknown} given */
+/** Whether these are its arguments already, which may be no JSON. @param {Call} call @param {unknown} given */
 function says(call, given) {
-  return typeof given === "object" && sameJson(JSON.parse(JSON.stringify(given)), callArguments(call));
+  try {
+    return typeof given === "object" && sameJson(JSON.parse(JSON.stringify(given)), callArguments(call));
+  } catch {
+    return false;
+  }
 }
 
 /** In whatever order. @param {any} one @param {any} other @returns {boolean} */

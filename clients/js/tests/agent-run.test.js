@@ -347,6 +347,20 @@ test("a call that a fork writes itself has a run of its own", async (t) => {
   assert.deepEqual([told.request_id, told.content, cities], ["f", "2", [undefined, "Oslo"]]);
 });
 
+test("a call whose arguments are no JSON may be given others", async (t) => {
+  const { run, sent, socket } = await calling(t, { approve: () => ({ city: "Oslo" }) }, { approval: true });
+  const { ref } = await sent("amend");
+  const call = { request_id: "r", index: 0, call_id: "a" };
+  socket.receive({ ...rewound(1, 0), tool_calls: 1, arguments_length: 1, seq: 6 });
+  socket.receive(injected(7, 1, 2, ref));
+  socket.receive({ ...token(1, "", { count: 4 }), seq: 8 });
+  socket.receive({ ...call, type: "tool_arguments", seq: 9, count: 4, delta: "city: Rome" });
+  socket.receive({ ...call, type: "tool_call_done", seq: 10, end: 5, approval: true });
+  assert.deepEqual((await frames(socket, "amend", 2)).map((frame) => frame.arguments), [{ city: "Oslo" }, { city: "Oslo" }]);
+  socket.receive({ ...final("cancelled"), seq: 11 });
+  await run.answer();
+});
+
 test("whoever iterates over a run hears that it has failed", async (t) => {
   const { run, socket } = await calling(t, {});
   socket.receive({ ...final("error", "broken"), seq: 6 });

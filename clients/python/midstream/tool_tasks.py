@@ -210,8 +210,9 @@ class ToolTasks:
             self._fail(error)
 
     async def _verdict(self, call: Call, approve: Callable[[Call], Any]) -> Any:
-        if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
-            return True
+        with suppress(ValueError):  # it may be no JSON now
+            if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
+                return True
         waits = inspect.iscoroutinefunction(approve)
         verdict = approve(call) if waits else await in_thread(partial(approve, call))
         return await _own(verdict) if inspect.isawaitable(verdict) else verdict
