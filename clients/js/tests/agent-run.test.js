@@ -90,6 +90,38 @@ test("a result that was taken back while nobody listened is told again, though t
   assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
 });
 
+test("a result that another client may have taken back while nobody listened is told again, and stands where it is refused", async (t) => {
+  const { run, sent, socket } = await writing(t, {});
+  const { ref } = await sent("tool_result");
+  socket.receive({ ...token(5, "", { count: 2 }), seq: 5 });
+  socket.receive(injected(6, 7, 9, ref));
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 8, text: "", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const again = await eventually(() => next.sent.find(({ type }) => type === "tool_result"));
+  assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
+  next.receive({ ...NO_ROOM, code: "invalid_params", ref: again.ref });
+  next.receive({ ...final("stop"), seq: 10 });
+  await run.answer();
+  assert.deepEqual(run.outcomes.map(({ index }) => index), [7]);
+});
+
+test("a result whose call was read to its end is not told again", async (t) => {
+  const { run, sent, socket } = await calling(t, {});
+  const { ref } = await sent("tool_result");
+  socket.receive(injected(6, 5, 9, ref));
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 8, text: "", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const resuming = run.stream.resume();
+  const { ref: asked } = await eventually(() => next.sent.find(({ type }) => type === "resume"));
+  next.receive({ type: "resumed", request_id: "r", seq: 10, index: 8, recomputed_tokens: 0, ref: asked });
+  await resuming;
+  assert.equal(next.sent.filter(({ type }) => type === "tool_result").length, 0);
+});
+
 test("a result that is on its way is told once, whatever a snapshot stands for", async (t) => {
   const { run, sent, socket } = await writing(t, {});
   await sent("tool_result");

@@ -152,9 +152,11 @@ class ToolTasks:
             self._tell_again()
 
     def _tell_again(self) -> None:
-        """What was told, and taken back without its call."""
+        """What was told, and taken back without its call, or may have been: else it is refused."""
+        told = self._channel.core.told
         for call_id, work in self._work.items():
-            if work.outcome is not None and call_id not in self._channel.core.told and not _runs(work):
+            is_lost = call_id not in told or call_id in told.doubtful
+            if work.outcome is not None and is_lost and not _runs(work):
                 work.task = self._spawn(self._tell(work))
 
     def _follow(self) -> None:
