@@ -69,6 +69,7 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
+        self._error: BaseException | None = None  # of a change that it could not follow
         self._follower = Follower()
         self._changed = changed
         changed()
@@ -182,13 +183,24 @@ class Constraint:
         return follow
 
     def _follow(self, changes: list[Change], outlook: Outlook) -> None:
+        if self._error is not None:
+            raise self._error
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
             self._matcher = Matcher(self.source, self._vocabulary, self._later, self._share, self._follower)
         for change in changes:
-            if change(self._matcher) is False:
-                outlook.fits = False
+            outlook.fits &= self._told(change)
         outlook.mask = self._matcher.mask()
         outlook.forced = self._matcher.forced()
         outlook.masks_ahead = self._matcher.masks_ahead()
+
+    def _told(self, change: Change) -> bool:
+        """False where tokens would not fit. Behind one that it could not follow the matcher stands elsewhere
+        than the stream, wherever that goes: what it would say then is of another text."""
+        assert self._matcher is not None
+        try:
+            return change(self._matcher) is not False
+        except BaseException as error:
+            self._error = error
+            raise

@@ -21,7 +21,7 @@ from engine.step.command_queue import CommandQueue
 from engine.step.matcher_threads import PIECE, PIECE_S, MatcherThreads
 from engine.step.patience import Patience
 from engine.structure.constraint import Constraint
-from engine.structure.matcher import MOST_FORCED, Matcher
+from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.grammars import LIST, PERSON, matches, told
@@ -673,6 +673,26 @@ def test_what_was_asked_together_with_an_injection_is_done_before_the_next_token
     changes = driver.told[1].changes
     assert [type(change) for change in changes] == [api.Appended, api.Appended, api.Paused]
     assert len({change.index for change in changes}) == 1
+
+
+def test_what_a_matcher_could_not_follow_it_says_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where the stream has gone back meanwhile: the tokens behind were not followed either."""
+    source = told(Grammar(regex="abc|abd")).source
+    constraint, accept = Constraint(source, toy_vocabulary(), 0, lambda: None), Matcher.accept
+
+    def accepts_no_b(matcher: Matcher, tokens: list[int]) -> None:
+        if 98 in tokens:
+            raise GrammarError("There is no room.")
+        accept(matcher, tokens)
+
+    monkeypatch.setattr(Matcher, "accept", accepts_no_b)
+    constraint.append([97], 0)
+    constraint.append([98], 1)
+    constraint.append([99], 2)
+    constraint.submit()()
+    constraint.truncate(2)
+    constraint.submit()()
+    assert constraint.outlook.error == "There is no room."
 
 
 @OVERLAPS
