@@ -29,6 +29,8 @@ from engine.step.constraining import Constraining
 from engine.step.drafting import Drafting
 from engine.step.executor import Executor, Result
 from engine.step.lifecycle import Lifecycle
+from engine.step.lookout import MakeLookout
+from engine.step.matcher_threads import MatcherThreads
 from engine.step.steering import Steering
 from engine.step.step_times import StepTimes
 from engine.step.swapping import BlockCopier, Swapping
@@ -51,6 +53,7 @@ class Engine:
         overlap: bool = False,
         copier: BlockCopier | None = None,
         commands: CommandSource | None = None,
+        make_lookout: MakeLookout = MatcherThreads,
         retry: bool = True,
         idle_memory: Several[IdleMemory] = (),
         vocabulary: Vocabulary | None = None,
@@ -64,14 +67,13 @@ class Engine:
         self.tokens_total = 0
         self._discarded = 0  # in the last step
         self._commands = commands or CommandQueue()
-        # Where several processes compute in step, none may decide by how quick its threads are.
         self._constraining = Constraining(
+            make_lookout,
             vocabulary,
             wake=lambda: self._commands.put([]),
             force=self._force,
             moved=scheduler.update_ready,
             others=scheduler.has_ready_beside,
-            patient=not retry,
         )
         self._drafting = drafting or Drafting(scheduler)
         self._times = times

@@ -41,7 +41,7 @@ class World:
             batch_rows=chance.choice([2, 16]),
             slots=4,
             overlap=chance.random() < 0.3,
-            patient=True,
+            at_once=True,
         )
         self.server = SimulatedServer(
             size,

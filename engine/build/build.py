@@ -26,6 +26,7 @@ from engine.schedule.block_cache import BlockCache
 from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.step.drafting import Drafting
+from engine.step.matcher_threads import MatcherThreads
 from engine.step.step_times import StepTimes
 from engine.structure.vocabulary import Vocabulary, read_vocabulary
 
@@ -249,6 +250,7 @@ def _assemble(
         overlap=overlap,
         copier=host_pool,
         commands=ranks.commands if ranks else None,
+        make_lookout=ranks.make_lookout if ranks else MatcherThreads,
         retry=ranks is None,
         idle_memory=idle_memory,
         vocabulary=vocabulary,

@@ -1,9 +1,9 @@
 """The follower process, a rank other than 0: `python -m engine.parallel.follower FD`, with one end of a
 socket pair as file descriptor FD. Rank 0 starts it.
 
-The first message down is its `RankConfig`, every further one the commands of a step. It is the same engine as
-rank 0, sends nothing to anybody, and ends when that one does, whatever it is doing then: it may be waiting
-for a device that will never answer.
+The first message down is its `RankConfig`, every further one the commands of a step, or outlooks. It is the
+same engine as rank 0, sends nothing to anybody, and ends when that one does, whatever it is doing then: it
+may be waiting for a device that will never answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.build.build import build
 from engine.logs import configure_logging
 from engine.model.preflight import ModelError
 from engine.model.with_parent import end_with_parent
-from engine.parallel.ranks import FollowerCommandQueue, RankConfig, RankGroup, join
+from engine.parallel.ranks import Leader, RankConfig, RankGroup, join
 from engine.pipe import Pipe
 
 log = logging.getLogger("engine")
@@ -39,10 +39,10 @@ def main(argv: list[str]) -> int:
     config = msgspec.msgpack.decode(first, type=RankConfig)
     level = "warning" if config.options.log_level in ("debug", "info") else config.options.log_level
     configure_logging(level, config.options.log_format)  # the rest is what rank 0 logs too
-    queue = FollowerCommandQueue()
-    threading.Thread(target=_read, args=(pipe, queue), daemon=True).start()
+    leader = Leader()
+    threading.Thread(target=_read, args=(pipe, leader), daemon=True).start()
     try:
-        _run(config, queue)
+        _run(config, leader)
     except ModelError as error:
         log.error("rank %d: %s", config.rank, error)
     except Exception:
@@ -50,17 +50,17 @@ def main(argv: list[str]) -> int:
     return 1
 
 
-def _run(config: RankConfig, queue: FollowerCommandQueue) -> None:
+def _run(config: RankConfig, leader: Leader) -> None:
     def join_ranks(folder: Path, device: str) -> RankGroup:
-        return join(config, queue)
+        return join(config, leader)
 
     engine, _ = build(config.options, join_ranks)
     engine.run(lambda _: None)
 
 
-def _read(pipe: Pipe, queue: FollowerCommandQueue) -> None:
-    for commands in pipe.commands():
-        queue.put(commands)
+def _read(pipe: Pipe, leader: Leader) -> None:
+    while (message := pipe.receive()) is not None:
+        leader.hears(message)
     os._exit(0)
 
 

@@ -1,9 +1,9 @@
 """Ranks: one model on several devices, with a process for each of them, in step.
 
 Rank 0 is the engine that the gateway speaks to. It starts the others, and sends each of them the commands
-of every step. So all run the same scheduler over the same commands; and since the tokens that rank 0 chose
-are everybody's, all make the same decisions without another word. What else they exchange, the model does by
-itself.
+of every step, and what its matchers have found (`step/told_outlooks.py`). So all run the same scheduler over
+the same commands; and since the tokens that rank 0 chose are everybody's, all make the same decisions without
+another word. What else they exchange, the model does by itself.
 
 It knows processes, pipes and torch's process group. It knows no stream, no model and no step.
 """
@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -31,6 +32,8 @@ from torch.distributed import Store, TCPStore  # type: ignore[attr-defined]
 from engine import api
 from engine.pipe import Pipe
 from engine.step.command_queue import CommandQueue, CommandSource, Streams
+from engine.step.lookout import MakeLookout
+from engine.step.told_outlooks import FollowerLookout, FoundOutlooks, LeaderLookout
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +54,12 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True):
 class RankGroup:
     """This process's rank among the processes that share the model."""
 
-    def __init__(self, config: RankConfig, store: Store, commands: CommandSource) -> None:
+    def __init__(
+        self, config: RankConfig, store: Store, commands: CommandSource, make_lookout: MakeLookout
+    ) -> None:
         self.rank = config.rank
         self.size = config.options.devices
-        self.commands = commands
+        self.commands, self.make_lookout = commands, make_lookout
         self._cuda = config.device == "cuda"
         self.device = f"cuda:{self.rank}" if self._cuda else "cpu"
         os.environ["LOCAL_RANK"] = str(self.rank)  # by which transformers finds the device
@@ -83,12 +88,29 @@ class RankGroup:
         return int(numbers.item())
 
 
+Told = list[api.AnyCommand] | FoundOutlooks
+
+
+class Followers:
+    """The other ranks, as rank 0 speaks to them."""
+
+    def __init__(self, pipes: list[Pipe]) -> None:
+        self._pipes = pipes
+
+    def tell(self, message: Told) -> None:
+        try:
+            for pipe in self._pipes:
+                pipe.send(message)
+        except OSError as error:  # which, on its own, would be taken for the gateway's end
+            raise RuntimeError("a process that holds a part of the model is gone") from error
+
+
 class LeaderCommandQueue:
     """The command queue of rank 0: what is taken from it is sent to all."""
 
-    def __init__(self, pipes: list[Pipe]) -> None:
+    def __init__(self, followers: Followers) -> None:
         self._queue = CommandQueue()
-        self._pipes = pipes
+        self._followers = followers
         self.put, self.put_back, self.wait = self._queue.put, self._queue.put_back, self._queue.wait
 
     @property
@@ -101,11 +123,27 @@ class LeaderCommandQueue:
         for command in self._queue.take(most_s, streams):
             commands.append(command)
             yield command
-        try:
-            for pipe in self._pipes:
-                pipe.send(commands)
-        except OSError as error:  # which, on its own, would be taken for the gateway's end
-            raise RuntimeError("a process that holds a part of the model is gone") from error
+        self._followers.tell(commands)
+
+
+class Leader:
+    """Rank 0, as another hears it."""
+
+    def __init__(self) -> None:
+        self.commands = FollowerCommandQueue()
+        self._outlooks = SimpleQueue[FoundOutlooks]()
+        self._decoder = msgspec.msgpack.Decoder[Told](Told)
+
+    def hears(self, message: bytes) -> None:
+        told = self._decoder.decode(message)
+        if isinstance(told, FoundOutlooks):
+            self._outlooks.put(told)
+        else:
+            self.commands.put(told)
+
+    @property
+    def make_lookout(self) -> MakeLookout:
+        return partial(FollowerLookout, self._outlooks.get)
 
 
 class FollowerCommandQueue:
@@ -149,7 +187,9 @@ class RankLauncher:
             self._launch(RankConfig(rank=rank, port=port, device=device, options=options))
         store = TCPStore(LOCALHOST, port, is_master=True, wait_for_workers=False, master_listen_fd=fd)
         config = RankConfig(rank=0, port=port, device=device, options=options)
-        return RankGroup(config, store, LeaderCommandQueue(self._pipes))
+        followers = Followers(self._pipes)
+        lookout = partial(LeaderLookout, followers.tell)
+        return RankGroup(config, store, LeaderCommandQueue(followers), lookout)
 
     def close(self) -> None:
         self._closing = True
@@ -179,5 +219,6 @@ class RankLauncher:
             self._lost()
 
 
-def join(config: RankConfig, commands: FollowerCommandQueue) -> RankGroup:
-    return RankGroup(config, TCPStore(LOCALHOST, config.port, is_master=False), commands)
+def join(config: RankConfig, leader: Leader) -> RankGroup:
+    store = TCPStore(LOCALHOST, config.port, is_master=False)
+    return RankGroup(config, store, leader.commands, leader.make_lookout)

@@ -27,8 +27,9 @@ from engine.sampling.readback import Readback, SampleRequest
 from engine.sampling.sampler import Sampler
 from engine.schedule.batch import Batch, Row
 from engine.schedule.sequence import SampledToken
-from engine.step.constraining import Constraining, Masks
+from engine.step.constraining import Constraining
 from engine.step.failed_attempts import clean_up
+from engine.step.lookout import Masks
 from engine.structure.matcher import GrammarError
 
 log = logging.getLogger(__name__)

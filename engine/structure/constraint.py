@@ -57,9 +57,9 @@ class Constraint:
         changed: Callable[[], None],
         later: str | None = None,
         share: MemoryShare | None = None,
-        follower: Follower | None = None,
     ) -> None:
         self.source, self._later = source, later
+        self.known = False  # since it was looked at: whether the outlook is that of the tokens that stand
         self.slow = False
         self.took_s = 0.0  # of a processor's time, when it was followed last
         self.outlook = Outlook()
@@ -69,7 +69,8 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
-        self._follower = follower or Follower()
+        self._error: BaseException | None = None  # of a change that it could not follow
+        self._follower = Follower()
         self._changed = changed
         changed()
 
@@ -79,9 +80,18 @@ class Constraint:
         return not self._submitted or (bool(self._changes) and self.outlook.known)
 
     @property
-    def known(self) -> bool:
-        """Whether the outlook is that of the tokens that stand."""
+    def followed_all(self) -> bool:
+        """By now: whether the outlook is that of the tokens that stand."""
         return self._submitted and not self._changes and self.outlook.known
+
+    def look(self) -> None:
+        """What is known now is known until the tokens change: not whenever a thread comes to its end."""
+        self.known = self.followed_all
+
+    def tell(self, outlook: Outlook) -> None:
+        """What was found elsewhere, of the tokens that stand."""
+        self._changes.clear()
+        self.outlook, self.known = outlook, True
 
     @property
     def compiled(self) -> bool:
@@ -140,6 +150,7 @@ class Constraint:
         return dropped, max(0, reached - max(start, length))
 
     def _change(self, change: Change) -> None:
+        self.known = False
         self._changes.append(change)
         self._changed()
 
@@ -172,13 +183,24 @@ class Constraint:
         return follow
 
     def _follow(self, changes: list[Change], outlook: Outlook) -> None:
+        if self._error is not None:
+            raise self._error
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
             self._matcher = Matcher(self.source, self._vocabulary, self._later, self._share, self._follower)
         for change in changes:
-            if change(self._matcher) is False:
-                outlook.fits = False
+            outlook.fits &= self._told(change)
         outlook.mask = self._matcher.mask()
         outlook.forced = self._matcher.forced()
         outlook.masks_ahead = self._matcher.masks_ahead()
+
+    def _told(self, change: Change) -> bool:
+        """False where tokens would not fit. Behind one that it could not follow the matcher stands elsewhere
+        than the stream, wherever that goes: what it would say then is of another text."""
+        assert self._matcher is not None
+        try:
+            return change(self._matcher) is not False
+        except BaseException as error:
+            self._error = error
+            raise

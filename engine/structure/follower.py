@@ -28,9 +28,7 @@ class GivenUp(Exception):
 class Follower:
     """Of one stream's matchers."""
 
-    def __init__(self, *, watched: bool = True) -> None:
-        """`watched`: whether it hangs on how long a token took what is asked of the library for the next."""
-        self._watched = watched
+    def __init__(self) -> None:
         self.takes_long = False  # as the last token did
         self.asks_first = False  # which tokens may come: only then the library has as much work to do again
         self._given_up = False
@@ -58,7 +56,7 @@ class Follower:
             began_s = time.thread_time()  # whoever else has the processor meanwhile
             followed = matcher.consume_token(token)
             took_s = time.thread_time() - began_s
-        self.takes_long = self._watched and took_s > LONG_S
+        self.takes_long = took_s > LONG_S
         return followed
 
 

@@ -39,6 +39,10 @@ from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import take_long
 
 WEIGHED = 2_000_000  # expressions that lexers may have worked at before it is looked at how many they have
+# What they keep of each, as measured: of what compiling comes to, which is little of a class of all letters,
+# and much of each of a thousand terminals that begin with one, or are joined of others, as `A & B`.
+WORKED_BYTES, COMPILED_BYTES = 2, 12
+LETTERS, MORE_BYTES = 60_000, 120  # of what compiling comes to beyond so many
 MOST_FORCED = 128  # bytes that are looked for at once, each in some 10 microseconds
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
@@ -90,7 +94,8 @@ class Matcher:
         self._drafts: tuple[int, ...] = ()
         self._follows_drafts = True  # unless that took more than it has
         self._forced: list[int] = []  # the tokens that must come next, as far as they were looked for
-        self._unweighed = 0  # expressions, at most
+        self._compiled_work: dict[str, int] = {}  # of those that are fresh, in expressions
+        self._unweighed = 0  # expressions behind that, at most
         self.masks_made = 0
         self._begun(source)
 
@@ -108,6 +113,8 @@ class Matcher:
             fresh, tried = self._compiled(source)
         self._check(fresh)
         self._fresh[source] = fresh
+        self._compiled_work[source] = work_of(fresh)
+        self._weigh()
         if not goes_back(tried):
             self._forward_alone.add(source)
         return fresh
@@ -131,22 +138,28 @@ class Matcher:
             self._follower.takes_long = self._follower.asks_first = True
         self._follows_drafts = True
         self._forget_lexers()
-        self._followed = None
 
     def _forget_lexers(self) -> None:
         """And what they keep: of the same grammar others are compiled."""
         self._fresh.clear()
-        self._share.work = 0
+        self._compiled_work.clear()
+        self._followed = self._beginning = None
+        self._share.lexer_bytes = 0
 
     def _worked(self) -> None:
-        """For a token, or for a mask. Raises GrammarError where there is no room for what that leaves."""
+        """For a token, or for a mask."""
         self._unweighed += self._fuel
         if self._unweighed > WEIGHED:
-            self._unweighed = 0
-            if not self._share.keep(sum(map(work_of, self._fresh.values()))):
-                self._forget_lexers()
-                self._followed = None
-                raise GrammarError(NO_ROOM)
+            self._weigh()
+
+    def _weigh(self) -> None:
+        """What lexers have come to. Raises GrammarError where there is no room for it."""
+        self._unweighed = 0
+        lexers = self._fresh.items()
+        kept = sum(_kept(self._compiled_work[source], work_of(fresh)) for source, fresh in lexers)
+        if not self._share.keep(kept):
+            self._forget_lexers()
+            raise GrammarError(NO_ROOM)
 
     @property
     def _matcher(self) -> LLMatcher:
@@ -168,9 +181,9 @@ class Matcher:
     def _ask(self, question: Callable[[LLMatcher], T]) -> T:
         """Again, where it takes more to answer."""
         while True:
-            matcher = self._matcher
+            matcher, beginning = self._matcher, self._beginning
             answer = question(matcher)
-            stopped = why_stopped(matcher, self._beginning)
+            stopped = why_stopped(matcher, beginning)
             if not self._lacks(stopped):
                 return answer
             self._grow(stopped)
@@ -401,6 +414,12 @@ class Matcher:
 
     def _error(self, matcher: LLMatcher) -> GrammarError:
         return GrammarError(f"The grammar cannot be followed any further: {reason_of(matcher)}.")
+
+
+def _kept(compiled: int, worked: int) -> int:
+    """Bytes of a lexer that has worked at so many expressions, as it was compiled, and ever."""
+    begun = COMPILED_BYTES * min(compiled, LETTERS) + MORE_BYTES * max(0, compiled - LETTERS)
+    return begun + WORKED_BYTES * (worked - compiled)
 
 
 def _behind(forced: list[int], token: int) -> list[int]:

@@ -1,9 +1,8 @@
 """The memory of matchers: how much each may take, and how much all of a tenant's may.
 
-It is counted in states of their lexers, of some 1.5 KB. What a lexer keeps beside those goes by what it has
-done: of an expression that it worked at, mostly of a part of a byte. What a parser keeps is a row for each
-byte that it followed, at most, of as many items as it may have: for those it is counted as if all rows were
-as wide as the widest may be.
+It is counted in states of their lexers, of some 1.5 KB. What a lexer keeps beside those is counted in bytes,
+by what it has done. What a parser keeps is a row for each byte that it followed, at most, of as many items as
+it may have: for those it is counted as if all rows were as wide as the widest may be.
 
 Most grammars need a few dozen states, and a dozen items in a row. So every matcher has the first for nothing,
 and one that needs more is given twice as many, while there is room: for a tenant a half of it, however many
@@ -22,7 +21,7 @@ MOST_WIDTH = 1280  # items in a row: as many as a choice may have, and tools bes
 STATE_BYTES = 1500
 ITEMS_A_STATE = 150
 TEXT_BYTES = 256  # more of a text that there are to be rows for, each time that it has come so far
-FIRST_WORK = FIRST_STATES * STATE_BYTES  # expressions, of a byte each
+FIRST_LEXER_BYTES = FIRST_STATES * STATE_BYTES  # beside those
 ROOM = 16 * MOST_STATES  # of all together, beside their first
 
 
@@ -35,12 +34,13 @@ class MemoryShare:
         self.states = FIRST_STATES
         self.width = FIRST_WIDTH
         self.text_bytes = 0  # that there may be rows for, where they may be wider than the first
-        self.work = 0  # that lexers have done which are still there
+        self.lexer_bytes = 0  # beside states, of lexers that are still there
 
     @property
     def beyond_first(self) -> int:
         rows = (self.width - FIRST_WIDTH) * self.text_bytes // ITEMS_A_STATE
-        return self.states - FIRST_STATES + rows + max(0, self.work - FIRST_WORK) // STATE_BYTES
+        kept = max(0, self.lexer_bytes - FIRST_LEXER_BYTES) // STATE_BYTES
+        return self.states - FIRST_STATES + rows + kept
 
     def add_states(self) -> bool:
         """Have twice as many states; False where there is no room."""
@@ -56,9 +56,9 @@ class MemoryShare:
             return True
         return self._memory.give(self, text_bytes=text_bytes - text_bytes % TEXT_BYTES + TEXT_BYTES)
 
-    def keep(self, work: int) -> bool:
-        """Keep what lexers come to by so much; False where there is no room."""
-        return work <= self.work or self._memory.give(self, work=work)
+    def keep(self, lexer_bytes: int) -> bool:
+        """Keep so much of lexers; False where there is no room."""
+        return lexer_bytes <= self.lexer_bytes or self._memory.give(self, lexer_bytes=lexer_bytes)
 
 
 class MatcherMemory:

@@ -125,11 +125,13 @@ class Fleet:
             self._tasks[name] = watched(self._background, self._supervise(wanted[name]))
         for name in had.keys() - wanted.keys():
             log.info("%s is used no more", name)
-            self._end(self._tasks.pop(name, []))  # which has ended where this died, and is begun anew
+            self._end(self._tasks.pop(name))
             supervisor = self._supervisors[had[name]]
-            supervisor.leave()
-            await supervisor.close()
-            del self._supervisors[had[name]]
+            try:
+                supervisor.leave()
+            finally:  # or it would stand in its own way, were it named again
+                del self._supervisors[had[name]]
+                await supervisor.close()
 
     def give_up(self) -> None:
         """The server ends, and an engine does not do what it is told: all streams hear that theirs is gone,

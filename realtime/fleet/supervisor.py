@@ -184,8 +184,10 @@ class Supervisor:
     def _receive_close(self, engine: WatchedEngine) -> None:
         if engine is self._engine and self._up.is_set():
             self._up.clear()
-            self._observer.engine_lost(self._number, dismissed=self._dismissed)
-            self._hub.engine_lost(self._number, blameless=engine.leaves)
+            try:  # before its streams are said to go elsewhere
+                self._observer.engine_lost(self._number, dismissed=self._dismissed)
+            finally:
+                self._hub.engine_lost(self._number, blameless=engine.leaves)
 
 
 def _check_same(model: ServedModel, known: KnownModel | None) -> None:

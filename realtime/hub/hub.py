@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import partial
 
 from msgspec.structs import replace
@@ -316,11 +317,12 @@ class Hub:
 
     def engine_lost(self, number: int, *, blameless: bool = False) -> None:
         """An engine is gone. `blameless`: it was told to end."""
-        lost, untaken = self.serving.engines[number], self._incoming.untaken(number)
-        self._keepers.engine_lost(lost)
-        self.deposits.engine_lost(lost)
-        self._shares.engine_lost(lost)
-        self.serving.engine_lost(number, untaken, blameless=blameless)
+        lost = self.serving.engines[number]
+        untaken = partial(self._incoming.untaken, lost)
+        with ExitStack() as steps:  # the last comes first: a mistake in one skips none of the others
+            steps.callback(self.serving.engine_lost, number, untaken, blameless=blameless)
+            for room in (self._shares, self.deposits, self._keepers):
+                steps.callback(room.engine_lost, lost)
 
     def take_nothing_over(self) -> None:
         """It would come behind what is handed over, or cancelled."""

@@ -93,9 +93,9 @@ class IncomingNews:
         else:
             self._lines.add(steps)
 
-    def untaken(self, number: int) -> Untaken:
-        """What the engine of this number has said of its streams, and nobody has taken in."""
-        engine, by_number, untaken = self._serving.engines[number], self._registry.by_number, Untaken()
+    def untaken(self, engine: ServingEngine) -> Untaken:
+        """What it has said of its streams, and nobody has taken in."""
+        by_number, untaken = self._registry.by_number, Untaken()
         for one in self._lines:
             entry = by_number(one.news.stream) if one.step.engine is engine else None
             if entry is not None and entry.engine is engine:

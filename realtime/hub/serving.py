@@ -119,7 +119,7 @@ class Serving:
         self._submission_to[number] = submission = self.of_model(model.name)
         submission.engine_ready(engine)
 
-    def engine_lost(self, number: int, untaken: Untaken, *, blameless: bool) -> None:
+    def engine_lost(self, number: int, untaken: Callable[[], Untaken], *, blameless: bool) -> None:
         """Its streams go on where another runs, or wait for one; but one that has killed too many. Of
         thousands each turn some are told. `untaken`: of what it has said; `blameless`: it was told to end."""
         lost = self.engines.pop(number)

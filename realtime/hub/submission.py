@@ -135,7 +135,9 @@ class Submission:
         """The streams of this model."""
         return [entry for entry in self._registry.entries if entry.stream.model.name == self._model]
 
-    def engine_lost(self, engine: ServingEngine, untaken: Untaken, *, blameless: bool) -> int | None:
+    def engine_lost(
+        self, engine: ServingEngine, untaken: Callable[[], Untaken], *, blameless: bool
+    ) -> int | None:
         """Returns the stream that is known to be what kills engines, if one is. `untaken`: of what it has
         said; `blameless`: it was told to end."""
         del self._engines[engine.number]
@@ -144,8 +146,9 @@ class Submission:
             self._recovery.engine_left(engine.number)
         else:
             of_it = (entry.stream for entry in self._registry.entries if entry.engine is engine)
-            at_rest = {stream.number for stream in of_it if untaken.rests(stream)}
-            culprit = self._recovery.engine_died(engine.number, at_rest, untaken.moved)
+            said = untaken()
+            at_rest = {stream.number for stream in of_it if said.rests(stream)}
+            culprit = self._recovery.engine_died(engine.number, at_rest, said.moved)
         self._suspicious = self._recovery.suspicious
         if self._recovery.needs_engine and self._engines:
             self._call_later(REPLACEMENT_S, self._try_among_others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from midstream.protocol import Error, Final, FinishReason
-from realtime.stream.memory import CANCEL_REPLY_BYTES
+from realtime.stream.memory import ELSEWHERE_BYTES
 from realtime.stream.pending_commands import PendingCommand, SendReply
 from realtime.stream.weights import text_bytes
 
@@ -35,7 +35,7 @@ class Cancelling:
     def told_to(self, ref: str, send_reply: SendReply) -> None:
         """Whoever does not listen."""
         self._others.append((ref, send_reply))
-        self.bytes += CANCEL_REPLY_BYTES + text_bytes(ref)
+        self.bytes += ELSEWHERE_BYTES + text_bytes(ref)
 
     def answer(self, reply: Final | Error) -> None:
         others, self._others, self.bytes = self._others, [], 0

@@ -19,7 +19,7 @@ WIDE_BYTES = 8  # a character that is not ASCII, at most, once it was told
 TOKEN_BYTES, CHARACTER_BYTES, REFERENCE_BYTES = 150, 2, 8
 STOP_BYTES = 40  # a character of a stop string, with its state in a matcher
 TOLD_BYTES = 8  # a character of a grammar, as the engine is told of it
-CANCEL_REPLY_BYTES = 380  # of what one from elsewhere waits for, beside its ref
+ELSEWHERE_BYTES = 400  # of what whoever does not listen waits for, beside the frame or its ref
 MIB = 1 << 20
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from midstream.protocol import Params
 from realtime.guards.guards import Verdict
 from realtime.guards.pattern import Pattern
 from realtime.stream.engine_commands import SteeringFrame
-from realtime.stream.memory import params_bytes
+from realtime.stream.memory import ELSEWHERE_BYTES, params_bytes
 from realtime.stream.weights import TOKEN_ID_BYTES, weight
 from realtime.text.stop_strings import StopMatcher
 
@@ -31,7 +31,6 @@ CallFrame = protocol.Approve | protocol.Amend  # of a call as it stands when the
 Owe = Callable[[float], object]  # told how many seconds of work a frame made once it took effect
 
 COMMAND_BYTES, ADJUST_BYTES = 250, 250  # beside its frame; and what it has more that has parameters
-ELSEWHERE_BYTES = 400  # and what it has more of which somebody hears who does not listen
 NO_PARAMS = Params()
 MOST_UNDER_WAY = 16  # commands of a stream: each may have all that stands of it looked at anew
 

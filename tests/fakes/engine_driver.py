@@ -35,6 +35,8 @@ from engine.schedule.host_cache import HostCache
 from engine.schedule.scheduler import Scheduler
 from engine.schedule.windows import Windows
 from engine.step.drafting import Drafting
+from engine.step.lookout import MakeLookout
+from engine.step.matcher_threads import MatcherThreads
 from engine.structure.vocabulary import Vocabulary
 from tests.fakes.attention_packages import flash_attn_backend, flashinfer_backend
 from tests.fakes.devices import DEVICE, ON_DEVICE
@@ -84,7 +86,7 @@ class Limits:
     tenant_prefill: int = 1000
     overlap: bool = False
     drafts: bool = False  # as many as there are, whatever they cost
-    retry: bool = True
+    make_lookout: MakeLookout = MatcherThreads
     attention: str = "sdpa"
     captured: bool = False  # needs "triton" or "gathered"
     host_blocks: int = 0  # that may lie in the host's memory, or somewhat fewer
@@ -215,7 +217,7 @@ def _assembled(
         copier=copier,
         commands=UntimedCommands(),
         idle_memory=[] if idle_memory is None else [idle_memory],
-        retry=limits.retry,
+        make_lookout=limits.make_lookout,
         vocabulary=vocabulary,
         drafting=Drafting(scheduler, [Lookup(least=2)], Free()) if limits.drafts else None,
     )

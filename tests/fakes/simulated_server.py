@@ -11,7 +11,6 @@ import functools
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,7 @@ from engine.forward.toy_runner import ToyRunner
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
-from engine.structure.worker import Worker
+from engine.step.matcher_threads import MatcherThreads
 from midstream.protocol import StreamFrame
 from realtime.hub.hub import Hub
 from realtime.hub.models import Models
@@ -32,6 +31,7 @@ from realtime.stream.states import TRANSITIONS, State
 from realtime.stream.stream import Stream
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.keeping_engine import Keeping
 from tests.fakes.small_tokenizers import toy_vocabulary
 from tests.fakes.untimed_commands import UntimedCommands
@@ -49,7 +49,7 @@ class EngineSize:
     tenant_prefill: int = 1000
     slots: int = 8
     overlap: bool = False
-    patient: bool = False  # grammars are followed at once, in no thread: nothing hangs on how quick that is
+    at_once: bool = False  # grammars are followed in no thread: nothing hangs on how quick that is
 
 
 def toy_engine(size: EngineSize) -> Engine:
@@ -67,7 +67,7 @@ def toy_engine(size: EngineSize) -> Engine:
         batch_rows=size.batch_rows,
         tenant_prefill=size.tenant_prefill,
     )
-    engine = Engine(
+    return Engine(
         runner,
         sampler,
         cache,
@@ -75,25 +75,9 @@ def toy_engine(size: EngineSize) -> Engine:
         slots=size.slots,
         overlap=size.overlap,
         commands=UntimedCommands(),
-        retry=not size.patient,
+        make_lookout=AtOnceThreads if size.at_once else MatcherThreads,
         vocabulary=toy_vocabulary(),
     )
-    if size.patient:
-        following = engine._constraining
-        following._quick = following._slow = following._compiling = AtOnce("grammars")
-    return engine
-
-
-class AtOnce(Worker):
-    """What it is given is done when it has been given it."""
-
-    def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
-        done = Future[Any]()
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it is told, as by a thread
-            done.set_exception(error)
-        return done
 
 
 class Timer:

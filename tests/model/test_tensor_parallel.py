@@ -21,6 +21,7 @@ import msgspec
 import pytest
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 
 from engine import api
 from engine.build.build import build
@@ -33,6 +34,7 @@ from engine.pipe import Pipe
 from engine.sampling.sampler import Sampler
 from engine.schedule.block_cache import BlockCache
 from engine.schedule.scheduler import Scheduler
+from tests.fakes import grammars
 from tests.fakes.engine_driver import Driver, greedy
 from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.greedy_oracle import oracle
@@ -47,8 +49,8 @@ needs_torch_for_the_cpu = pytest.mark.skipif(
 )
 
 
-def options_for(folder: Path, devices: int) -> api.EngineOptions:
-    return api.EngineOptions(
+def options_for(folder: Path, devices: int, **changes: int) -> api.EngineOptions:
+    options = api.EngineOptions(
         model=str(folder),
         devices=devices,
         device="cpu",
@@ -60,12 +62,13 @@ def options_for(folder: Path, devices: int) -> api.EngineOptions:
         max_streams=16,
         log_level="error",
     )
+    return replace(options, **changes)
 
 
 @contextmanager
-def shared_by_two(folder: Path) -> Iterator[Engine]:
+def shared_by_two(folder: Path, **changes: int) -> Iterator[Engine]:
     """An engine in this process that is one half, and another process with the other."""
-    options, lost = options_for(folder, 2), list[str]()
+    options, lost = options_for(folder, 2, **changes), list[str]()
     launcher = RankLauncher(options, lambda: lost.append("a follower"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("LOCAL_RANK", "0")  # what a rank sets is to be unset afterwards
@@ -135,6 +138,48 @@ def test_two_processes_say_what_one_says_and_what_generate_says(
     assert kinds >= {api.Paused, api.Resumed, api.Truncated, api.Appended, api.Adjusted}
     assert two.stats.preemptions_total
     assert sum(told.admitted or 0 for told in two.told.values()), "prefixes were shared"
+
+
+def constrained(engine: Engine) -> Driver:
+    """Streams that follow grammars, steered where they have no credit: at the same indices in any process."""
+    driver, steps = Driver(engine), [3, 4, 9, 30]
+    asked = [grammars.told(one, force=at % 2 == 0) for at, one in enumerate(grammars.MANY[:6])]
+    for stream, grammar in enumerate(asked, 1):
+        sampling = replace(WILD, grammar=grammar, seed=stream, temperature=2.0, logprobs=None)
+        driver.settle(api.Submit(stream, TEXT[: 9 + stream], sampling, credit=0, tenant=stream % 2))
+    driver.send(api.Submit(9, TEXT[:7], greedy(60), credit=60, tenant=3))
+    for at, more in enumerate(steps):
+        lives = [stream for stream, one in driver.told.items() if one.finish is None and stream != 9]
+        driver.settle(*(api.Grant(stream, len(driver.told[stream].tokens) + more) for stream in lives))
+        lives = [stream for stream in lives if driver.told[stream].finish is None]
+        for stream in lives:
+            grammar = asked[(stream + at) % len(asked)]
+            does: list[list[api.StreamCommand]] = [
+                [api.Append(stream, [44, 32])],
+                [api.Truncate(stream, len(driver.told[stream].tokens) // 2)],
+                [api.Adjust(stream, replace(driver.told[stream].submit.sampling, grammar=grammar))],
+                [api.Append(stream, [44], grammar_anew=True)],
+            ]
+            driver.settle(*does[(stream + at) % len(does)])
+    driver.settle(*(api.Grant(stream, 99) for stream in driver.told))
+    return driver
+
+
+@needs_torch_for_the_cpu
+def test_two_processes_follow_grammars_as_one_does(tmp_path: Path) -> None:
+    """Though one of the two alone has matchers."""
+    folder = tiny_folder(tmp_path, "llama", dtype=torch.float64)
+    plenty = {"kv_tokens": 1024, "batch_rows": 8}
+    with shared_by_two(folder, **plenty) as engine:
+        two = constrained(engine)
+        assert two.stats.kv_used == 0
+    one = constrained(build(options_for(folder, 1, **plenty))[0])
+    for stream, told_by_two in two.told.items():
+        alone = one.told[stream]
+        assert (told_by_two.tokens, told_by_two.finish) == (alone.tokens, alone.finish)
+        assert told_by_two.changes == alone.changes
+    kinds = {type(change) for told in two.told.values() for change in told.changes}
+    assert kinds >= {api.Truncated, api.Appended, api.Adjusted, api.Refused}
 
 
 # -- who dies with whom ----------------------------------------------------------------------------

@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine import api
+from engine.step.matcher_threads import MatcherThreads
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of
 from tests.fakes.grammars import MANY, matches, told, walk
+from tests.fakes.ranks_in_step import Ranks
 from tests.fakes.small_tokenizers import toy_vocabulary
 
 ENDS = toy_vocabulary().ends
@@ -52,7 +55,8 @@ class Way:
     drafts: bool = False
     force: bool = True
     crowd: int = 0
-    patient: bool = False
+    at_once: bool = False
+    ranks: bool = False  # two of them, in step
     step_tokens: int = 24
 
 
@@ -62,11 +66,14 @@ WAYS = [
     Way(overlap=True, force=False, crowd=3),
     Way(crowd=5, step_tokens=12),
     Way(overlap=True, crowd=5),
-    Way(patient=True),
+    Way(at_once=True),
     Way(drafts=True),
     Way(drafts=True, force=False, crowd=3),
-    Way(drafts=True, patient=True, crowd=5, step_tokens=12),
-    Way(patient=True, overlap=True),
+    Way(drafts=True, at_once=True, crowd=5, step_tokens=12),
+    Way(at_once=True, overlap=True),
+    Way(ranks=True, crowd=3),
+    Way(ranks=True, overlap=True, crowd=5, step_tokens=12),
+    Way(ranks=True, overlap=True, force=False),
 ]
 
 
@@ -74,18 +81,14 @@ def run(way: Way, start: int | None, script: list[Steer], seed: int) -> tuple[li
     """The stream's tokens, what its steering was answered, and its end. It is steered where it has no
     credit: at the same indices, however it is run."""
     sampling = api.Sampling(seed=seed, temperature=2.0, max_tokens=MOST, grammar=_of(start, way))
-    driver = Driver(
-        engine_of(
-            TOY,
-            Limits(
-                kv_tokens=4096,
-                step_tokens=way.step_tokens,
-                overlap=way.overlap,
-                drafts=way.drafts,
-                retry=not way.patient,
-            ),
-        )
+    limits = Limits(
+        kv_tokens=4096,
+        step_tokens=way.step_tokens,
+        overlap=way.overlap,
+        drafts=way.drafts,
+        make_lookout=AtOnceThreads if way.at_once else MatcherThreads,
     )
+    driver = Driver(Ranks(limits).first if way.ranks else engine_of(TOY, limits))
     for at in range(way.crowd):
         grammar = told(MANY[at % len(MANY)]) if at % 2 else None
         other = api.Sampling(seed=seed + at, temperature=1.5, max_tokens=25, grammar=grammar)

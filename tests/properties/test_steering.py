@@ -21,6 +21,7 @@ from msgspec import structs
 from engine import api, toy_model
 from midstream.protocol import Grammar
 from tests.fakes import grammars
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, Limits, Told, engine_of
 from tests.fakes.faulty_runner import FaultyRunner
@@ -153,7 +154,7 @@ class Replay:
     then."""
 
     def __init__(self) -> None:
-        self._driver = Driver(engine_of(TOY, replace(PLENTY, kv_tokens=16384, retry=False)))
+        self._driver = Driver(engine_of(TOY, replace(PLENTY, kv_tokens=16384, make_lookout=AtOnceThreads)))
         self._numbers = itertools.count()
 
     def check(self, told: Told, context: int) -> None:

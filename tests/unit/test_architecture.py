@@ -191,7 +191,13 @@ OUR_OWN = {
         "engine.nonblocking_transfer",
         "engine.api",
     ],
-    "engine.parallel": ["engine.step.command_queue", "engine.pipe", "engine.api"],
+    "engine.parallel": [
+        "engine.step.command_queue",
+        "engine.step.lookout",
+        "engine.step.told_outlooks",
+        "engine.pipe",
+        "engine.api",
+    ],
     "engine.parallel.follower": [
         "engine.build",
         "engine.model.preflight",
@@ -270,6 +276,7 @@ OTHERS = {
     "engine.sampling.triton_draw": ["torch", "triton"],
     "engine.memory": ["torch"],
     "engine.step": ["torch"],
+    "engine.step.told_outlooks": ["msgspec"],
     "engine.parallel": ["msgspec", "torch"],
     "engine.build": ["msgspec", "torch", "transformers"],
     "engine.forward": ["torch", "transformers"],

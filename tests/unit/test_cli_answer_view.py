@@ -241,7 +241,14 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     assert view.rate(now=60.0) is None
 
 
-@pytest.mark.parametrize(("reason", "words"), [("client", "‖ paused  "), ("memory", "‖ paused (memory)  ")])
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("client", "‖ paused  "),
+        ("memory", "‖ paused (memory)  "),
+        ("\u202eyromem\x1b[2J", "‖ paused (<202E>yromem␛[2J)  "),
+    ],
+)
 def test_a_pause_says_whose_it_is(reason: str, words: str) -> None:
     view = view_of("Once")
     view.set_paused(reason)

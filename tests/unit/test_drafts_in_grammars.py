@@ -17,6 +17,7 @@ from engine.structure.mask import alone
 from engine.structure.matcher import Matcher
 from midstream.protocol import Grammar
 from realtime.text.grammar import source_of
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.draft_models import draft_by
 from tests.fakes.engine_driver import PLENTY, TOY, Driver, engine_of
 from tests.fakes.faulty_runner import FaultyRunner
@@ -38,7 +39,7 @@ SAMPLINGS = [
 ]
 
 # It waits for what is under way before it plans, so that no thread's pace counts.
-AT_NO_PACE = replace(PLENTY, retry=False)
+AT_NO_PACE = replace(PLENTY, make_lookout=AtOnceThreads)
 
 
 def ran(drafts: bool, architecture: str = TOY, *, by_model: bool = False) -> Driver:

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 
 from engine import api
-from engine.parallel.ranks import LeaderCommandQueue
+from engine.parallel.ranks import Followers, LeaderCommandQueue
 from engine.pipe import Pipe
 from engine.schedule.batch import Row
 from engine.step.command_queue import CommandQueue, Streams
 from engine.step.executor import Result
 from midstream.protocol import Grammar
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.engine_driver import SLOTS, TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.faulty_runner import FaultyRunner
 from tests.fakes.grammars import told as grammar
@@ -52,7 +53,9 @@ def test_memory_taken_is_told_and_given_back_is_told() -> None:
 
 
 def test_memory_that_is_taken_behind_forced_tokens_is_told_behind_them() -> None:
-    driver = Driver(engine_of(TOY, replace(TIGHT, retry=False)))  # so that it waits for grammars
+    driver = Driver(
+        engine_of(TOY, replace(TIGHT, make_lookout=AtOnceThreads))
+    )  # so that it waits for grammars
     forced = api.Sampling(grammar=grammar(Grammar(regex="(a|b)cdef(g|h)")), max_tokens=30)
     driver.settle(api.Submit(1, TEXT[:32], greedy(20), credit=5))
     driver.settle(api.Submit(2, TEXT[:24], forced, credit=0, tenant=1, priority=-1))
@@ -395,7 +398,7 @@ def test_all_ranks_take_what_the_first_of_them_had_time_for(monkeypatch: pytest.
     now = 0.0
     monkeypatch.setattr("time.perf_counter", lambda: now)
     ours, theirs = map(Pipe, socket.socketpair())
-    leader, told = LeaderCommandQueue([ours]), theirs.commands()
+    leader, told = LeaderCommandQueue(Followers([ours])), theirs.commands()
     leader.put([api.Cancel(number) for number in range(20)])
     for step in range(2):
         taken: list[api.AnyCommand] = []

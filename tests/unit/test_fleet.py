@@ -263,16 +263,17 @@ async def test_one_that_is_used_no_more_is_not_started_again_and_what_it_says_is
 async def test_a_mistake_as_one_is_given_up_does_not_end_the_look_for_others_for_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is begun anew, and does what was left undone."""
+    """It is begun anew, and that one stands in nobody's way, nor in its own."""
     a, b, c = theirs("a"), theirs("b"), theirs("c")
     async with started(Run(a)) as run:
         with monkeypatch.context() as patch:
             patch.setattr(Supervisor, "leave", lambda supervisor: 1 // 0)
             with pytest.raises(ZeroDivisionError):
                 await run.use(b)
-        await run.use(c)
-        await until_begun(run, 1)
-        assert run.serving == [2]
+        await run.use(a, c)
+        await until_begun(run, 2)
+        assert a.links[0].ended.is_set()
+        assert sorted(run.serving) == [2, 3]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])

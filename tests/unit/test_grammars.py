@@ -4,32 +4,28 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 from __future__ import annotations
 
 import itertools
-import random
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from concurrent.futures import Future, wait
+from threading import Event
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
 
 from engine import api, toy_model
-from engine.parallel.ranks import FollowerCommandQueue, LeaderCommandQueue
-from engine.pipe import Pipe
 from engine.schedule.batch import Row
 from engine.step.command_queue import CommandQueue
-from engine.step.constraining import PIECE, PIECE_S, Constraining
+from engine.step.matcher_threads import PIECE, PIECE_S, MatcherThreads
 from engine.step.patience import Patience
-from engine.structure import follower
 from engine.structure.constraint import Constraint
-from engine.structure.matcher import MOST_FORCED, Matcher
-from engine.structure.worker import Worker
+from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
 from midstream.protocol import Grammar
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.grammars import LIST, PERSON, matches, told
-from tests.fakes.simulated_server import AtOnce
+from tests.fakes.ranks_in_step import Ranks
 from tests.fakes.small_tokenizers import toy_vocabulary
 
 PROMPT = [72, 101, 300]
@@ -47,6 +43,12 @@ OVERLAPS = pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"]
 
 def new(overlap: bool = False) -> Driver:
     return Driver(engine_of(TOY, Limits(kv_tokens=4096, overlap=overlap)))
+
+
+def threads_of(driver: Driver) -> MatcherThreads:
+    threads = driver.engine._constraining._lookout
+    assert isinstance(threads, MatcherThreads)
+    return threads
 
 
 def regex(text: str, **params: Any) -> api.Sampling:
@@ -574,15 +576,16 @@ def test_whoever_has_few_grammars_is_waited_for_first_and_with_a_patience_of_its
 ) -> None:
     waited = list[tuple[Patience, list[Future[None]]]]()
     monkeypatch.setattr(Patience, "wait_beside_others", lambda *of: waited.append(of))
-    constraining, jobs = Constraining(), [Future[None]() for _ in range(5)]
+    threads = MatcherThreads({}, wake=lambda: None, others=lambda streams: False)
+    jobs = [Future[None]() for _ in range(5)]
     for _ in range(2):
-        constraining._await_each({job: (int(job is jobs[3]), {0}) for job in jobs})
+        threads._await_each({job: (int(job is jobs[3]), {0}) for job in jobs})
     (one, few), (other, many), (again, _), (_, _) = waited
     assert (few, many) == (jobs[3:4], [*jobs[:3], jobs[4]])
     assert one is again is not other
     waited.clear()
-    monkeypatch.setattr("engine.step.constraining.MOST_S", 0.0)
-    constraining._await_each(dict.fromkeys(jobs, (0, {0})))
+    monkeypatch.setattr("engine.step.matcher_threads.MOST_S", 0.0)
+    threads._await_each(dict.fromkeys(jobs, (0, {0})))
     assert not waited, "no longer than so long, however many tenants there are"
 
 
@@ -596,7 +599,7 @@ def test_what_is_answered_for_very_many_is_done_in_several_steps(monkeypatch: py
     driver.settle(*starts)
     driver.send(*(api.Append(stream, [97, 98]) for stream in streams))
     driver.step()
-    wait(driver.engine._constraining._jobs.values())
+    wait(threads_of(driver)._jobs.values())
     worked_ms = itertools.count()
     monkeypatch.setattr("time.perf_counter", lambda: next(worked_ms) / 1000)
     begun = len(driver.outputs)
@@ -620,7 +623,7 @@ class LookedThrough(dict[int, Future[None]]):
 def test_what_is_given_to_the_threads_costs_nothing_for_streams_that_stand_idle() -> None:
     """There may be thousands beside those that decode, which may be of a tenant each."""
     driver = new()
-    jobs = driver.engine._constraining._jobs = LookedThrough()
+    jobs = threads_of(driver)._jobs = LookedThrough()
     for stream in range(8):
         driver.settle(api.Submit(stream, PROMPT, regex("[a-z]{50}"), 1, tenant=stream))
     driver.settle(api.Grant(1, 5), api.Grant(2, 5), api.Cancel(3))
@@ -652,7 +655,7 @@ def test_what_waited_behind_an_injection_takes_no_longer_in_a_step_than_whatever
 
     monkeypatch.setattr("engine.step.command_queue.time", SimpleNamespace(perf_counter=lambda: now))
     monkeypatch.setattr(engine._steering, "apply", takes_a_second)
-    wait(engine._constraining._jobs.values())
+    wait(threads_of(driver)._jobs.values())
     driver.send(api.Pause(2))
     of_steps: list[tuple[int, int]] = []
     while len(driver.told[1].changes) < len(asked):
@@ -672,59 +675,24 @@ def test_what_was_asked_together_with_an_injection_is_done_before_the_next_token
     assert len({change.index for change in changes}) == 1
 
 
-class Late(Worker):
-    """It does what it was given when that is waited for, and not a moment before."""
+def test_what_a_matcher_could_not_follow_it_says_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor where the stream has gone back meanwhile: the tokens behind were not followed either."""
+    source = told(Grammar(regex="abc|abd")).source
+    constraint, accept = Constraint(source, toy_vocabulary(), 0, lambda: None), Matcher.accept
 
-    def __init__(self) -> None:
-        super().__init__("late")
-        self.given: list[tuple[Callable[[], Any], Future[Any]]] = []
-        self.most = 0  # pieces that it had been given at a time
+    def accepts_no_b(matcher: Matcher, tokens: list[int]) -> None:
+        if 98 in tokens:
+            raise GrammarError("There is no room.")
+        accept(matcher, tokens)
 
-    def submit(self, work: Callable[[], Any], owner: object = None) -> Future[Any]:
-        self.given.append((work, Future()))
-        self.most = max(self.most, len(self.given))
-        return self.given[-1][1]
-
-    def wait(self, jobs: Collection[Future[Any]]) -> None:
-        for work, done in [one for one in self.given if one[1] in jobs]:
-            done.set_result(work())
-        self.given = [one for one in self.given if not one[1].done()]
-
-
-@OVERLAPS
-def test_where_processes_compute_in_step_a_step_hangs_on_no_threads_pace(
-    overlap: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nor does who finds room for more of a grammar: of what is under way at once anything may be first."""
-
-    def steps_of(worker: Worker) -> list[tuple[int, int, list[api.News]]]:
-        limits = Limits(kv_tokens=4096, overlap=overlap, retry=False)
-        driver = Driver(engine_of(TOY, limits))
-        following = driver.engine._constraining
-        following._quick = following._slow = following._compiling = worker
-        for stream, credit in ((1, 3), (2, 1000), (3, 1000)):
-            driver.send(api.Submit(stream, PROMPT, regex("[a-z ]*", seed=stream), credit, tenant=stream))
-        driver.until(driver.has(1, 2))  # they act behind the third, which it has no row behind
-        driver.send(api.Truncate(1, 1), api.Grant(1, 9), api.Append(3, [97]), api.Cancel(2))
-        driver.step(12)
-        outputs = driver.outputs
-        return [(one.stats.decode_rows, one.stats.prefill_tokens, one.news) for one in outputs]
-
-    late = Late()
-    monkeypatch.setattr("engine.step.constraining.wait", late.wait)
-    assert steps_of(late) == steps_of(AtOnce("at once"))
-    assert late.most == 1
-
-
-class InStep:
-    """Another rank, to which what the first took in a step is sent at its end."""
-
-    def __init__(self, limits: Limits) -> None:
-        self.engine = engine_of(TOY, limits)
-        self.engine._commands = self.commands = FollowerCommandQueue()
-
-    def send(self, commands: list[api.AnyCommand]) -> None:
-        self.commands.put([*commands])
+    monkeypatch.setattr(Matcher, "accept", accepts_no_b)
+    constraint.append([97], 0)
+    constraint.append([98], 1)
+    constraint.append([99], 2)
+    constraint.submit()()
+    constraint.truncate(2)
+    constraint.submit()()
+    assert constraint.outlook.error == "There is no room."
 
 
 @OVERLAPS
@@ -734,35 +702,58 @@ def test_processes_in_step_do_the_same_where_there_was_no_time_for_all_that_wait
     now_ms = itertools.count(step=2)
     clock = SimpleNamespace(perf_counter=lambda: next(now_ms) / 1000)
     monkeypatch.setattr("engine.step.command_queue.time", clock)
-    limits = Limits(kv_tokens=4096, overlap=overlap, retry=False)
-    first, other = engine_of(TOY, limits), InStep(limits)
-    first._commands = LeaderCommandQueue([cast("Pipe", other)])
+    first = Ranks(Limits(kv_tokens=4096, overlap=overlap)).first
     first.send([api.Submit(1, PROMPT, regex("[a-z ]*"), 40), api.Submit(2, PROMPT, greedy(40), 40, tenant=1)])
     asked: list[api.AnyCommand] = [api.Append(1, [97]), api.Append(1, [98]), *[api.Pause(1, True)] * 4]
     first.send([*asked, api.Resume(1), api.Truncate(1, 0), api.Append(1, [99])])
     changes = list[api.AnyChange]()
-    for _ in range(40):
-        here, there = first.step(), other.engine.step()
-        changes += [change for news in here.news for change in news.changes]
-        assert here.news == there.news
-        assert (here.stats.decode_rows, here.stats.kv_used) == (there.stats.decode_rows, there.stats.kv_used)
+    while len(changes) < len(asked) + 3:
+        changes += [change for news in first.step().news for change in news.changes]
     assert [type(change) for change in changes[:6]] == [*[api.Appended] * 2, *[api.Paused] * 4]
-    assert len(changes) == len(asked) + 3
 
 
-def test_processes_in_step_find_the_same_room_for_a_grammar_however_long_its_tokens_take(
-    monkeypatch: pytest.MonkeyPatch,
+@OVERLAPS
+def test_processes_in_step_wait_no_longer_for_a_grammar_that_takes_long(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    states = set[int]()
-    for long_s in (60.0, -1.0):
-        monkeypatch.setattr(follower, "LONG_S", long_s)
-        driver = Driver(engine_of(TOY, Limits(kv_tokens=4096, retry=False)))
-        driver.send(api.Submit(1, PROMPT, regex("(a|b)*a(a|b){16}c"), 0))
-        driver.send(api.Append(1, random.Random(1).choices(b"ab", k=600)))
-        driver.settle()
-        states.add(driver.stats.grammar_states)
-    assert len(states) == 1
-    assert max(states) > 0
+    """As a text that is put into a dear one: all of a shared model's streams stood for five seconds."""
+    driver, go, begun = Driver(Ranks(Limits(kv_tokens=4096, overlap=overlap)).first), Event(), Event()
+    driver.settle(api.Submit(1, PROMPT, regex("[a-z ]*"), 3), api.Submit(2, PROMPT, SOME, 0, tenant=1))
+    fits = Matcher.fits
+
+    def takes_long(matcher: Matcher, tokens: list[int]) -> bool:
+        begun.set()
+        assert go.wait(60)
+        return fits(matcher, tokens)
+
+    monkeypatch.setattr(Matcher, "fits", takes_long)
+    driver.send(api.Append(1, [97]), api.Submit(3, PROMPT, greedy(90), 90, tenant=2))
+    driver.until(lambda: begun.is_set() and len(driver.told[3].tokens) > 9)
+    assert not driver.told[1].changes
+    go.set()
+    driver.settle(api.Grant(2, 90), api.Grant(1, 20))
+    assert [type(change) for change in driver.told[1].changes] == [api.Appended]
+    assert len(driver.told[1].tokens) == 20
+
+
+@OVERLAPS
+@pytest.mark.parametrize(
+    ("sampling", "bans"),
+    [
+        (regex("a"), [(0, 97)]),
+        (regex("a", min_tokens=2), []),
+        (regex("a.{3}", grammar=api.Grammar("start: (")), []),
+    ],
+    ids=["banned", "min_tokens", "no grammar"],
+)
+def test_what_leaves_nothing_ends_its_stream_alike_in_processes_that_compute_in_step(
+    sampling: api.Sampling, bans: list[tuple[int, int]], overlap: bool
+) -> None:
+    driver = Driver(Ranks(Limits(kv_tokens=4096, overlap=overlap)).first)
+    driver.settle(api.Submit(1, PROMPT, sampling, 9, bans=bans), api.Submit(2, PROMPT, SOME, 90))
+    assert (finish := driver.told[1].finish) is not None
+    assert finish.reason == "error"
+    assert driver.told[2].finish is not None
 
 
 def test_an_engine_that_knows_no_bytes_says_so() -> None:

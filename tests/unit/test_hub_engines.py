@@ -9,7 +9,7 @@ from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Params
 from realtime.hub import incoming_news, submission
-from realtime.hub.engine_recovery import DEATHS, FEW, EngineRecovery
+from realtime.hub.engine_recovery import DEATHS, FEW
 from realtime.stream import pending_commands
 from realtime.stream.later_commands import MADE_A_TURN
 from realtime.stream.pending_commands import MOST_UNDER_WAY
@@ -660,14 +660,24 @@ def with_a_short_stream() -> tuple[SimulatedServer, RecordingListener]:
     return server, listener
 
 
-def test_a_mistake_in_who_is_to_blame_for_an_engines_death_leaves_nobody_without_an_engine(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "step",
+    [
+        "engine_recovery.EngineRecovery.engine_died",
+        "incoming_news.IncomingNews.untaken",
+        "keepers.Keepers.engine_lost",
+        "deposits.Deposits.engine_lost",
+        "shares.Shares.engine_lost",
+    ],
+)
+def test_a_mistake_in_what_an_engines_death_comes_to_leaves_nobody_without_an_engine(
+    step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They waited for the one that was gone, for ever, and others were served."""
     server, listener = with_a_short_stream()
     listener.hear_token()
     with monkeypatch.context() as patch:
-        patch.setattr(EngineRecovery, "engine_died", lambda *asked: 1 // 0)
+        patch.setattr(f"realtime.hub.{step}", lambda *asked: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             server.kill_engine()
     server.revive_engine()

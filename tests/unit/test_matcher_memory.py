@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import random
+from sys import getrefcount
+from typing import Any
 
 import pytest
+from llguidance import LLMatcher
 
 from engine.structure import matcher as matcher_module
 from engine.structure import matcher_memory
-from engine.structure.compiler import problem_of
+from engine.structure.compiler import matcher_of, problem_of
 from engine.structure.matcher import MOST_FORCED, GrammarError, Matcher
 from engine.structure.matcher_memory import FIRST_STATES, MOST_STATES, MOST_WIDTH, STATE_BYTES, MatcherMemory
 from midstream.protocol import Grammar
@@ -120,7 +123,7 @@ def test_what_a_lexer_keeps_beside_its_states_counts_by_what_it_has_done() -> No
     grow_by_work(matcher, 100)
     assert share.states == FIRST_STATES
     assert memory.taken(7) * STATE_BYTES > 4 << 20
-    assert other.work < matcher_memory.FIRST_WORK
+    assert other.lexer_bytes < matcher_memory.FIRST_LEXER_BYTES
     del matcher, share
     gc.collect()
     assert memory.taken() == 0
@@ -148,6 +151,56 @@ def test_what_was_asked_about_and_does_too_much_is_refused_and_leaves_nothing() 
     matcher.accept([*b"xx"])
     fresh.accept([*b"xx"])
     assert matcher.mask() == fresh.mask()
+
+
+# What may come of the first is looked through as they are compiled: 9 MiB of each that is, and 6.
+LETTERS = "\n".join(
+    ["start: " + " ".join(f"T{at}" for at in range(300)), *(f"T{at}: /\\w{at}/" for at in range(300))]
+)
+JOINED = 'start: U "z"\nT: /((x){1,2}){300,1200}/\nV: /((.){50,51}|[^a])*/\nU: T & V'
+
+
+@pytest.mark.parametrize("lark", [LETTERS, JOINED], ids=["letters", "joined"])
+def test_what_compiling_comes_to_counts_before_anything_has_come(lark: str) -> None:
+    memory, source = MatcherMemory(room=200_000), source_of(Grammar(lark=lark))
+    one, other = (Matcher(source, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 2))
+    each = memory.taken(1)
+    assert each * STATE_BYTES > 6 << 20
+    more = list[Matcher]()
+    with pytest.raises(GrammarError, match=r"left for those of your streams.*have ended\."):
+        more.extend(Matcher(source, toy_vocabulary(), share=memory.share(1)) for _ in range(20))
+    assert memory.taken(1) == (1 + len(more)) * each, "what could not be kept does not count"
+    assert memory.taken(2) == each
+    del one, other, more
+    gc.collect()
+    assert memory.taken() == 0
+
+
+def test_an_expression_of_all_letters_takes_no_more_than_each_may_have() -> None:
+    memory = MatcherMemory()
+    Matcher(
+        source_of(Grammar(regex=r"(\w+[ ,.]?){1,300}")), toy_vocabulary(), share=(share := memory.share())
+    )
+    assert share.beyond_first == 0
+
+
+def test_what_there_was_no_room_for_is_gone_and_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once the stream goes on: it may be paused there."""
+    made = list[LLMatcher]()
+
+    def compiled(*asked: Any) -> LLMatcher:
+        made.append(matcher_of(*asked))
+        return made[-1]
+
+    monkeypatch.setattr(matcher_module, "matcher_of", compiled)
+    memory = MatcherMemory(room=20_000)
+    matcher = Matcher(MUCH_WORK, toy_vocabulary(), share=memory.share())
+    matcher.mask()
+    matcher.expect((*b"x" * 250,))
+    assert matcher.masks_ahead() == []
+    assert memory.taken() == 0
+    while made:
+        assert getrefcount(made.pop()) == getrefcount(object()), "nobody else has it"
 
 
 # Behind "y" each of 17 letters more has as many states as there are ways to have come there.

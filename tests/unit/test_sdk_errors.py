@@ -88,3 +88,11 @@ def test_addresses(given: str, expected: str) -> None:
 def test_what_is_no_address_is_refused_in_words(given: str) -> None:
     with pytest.raises(ValueError, match=r"no address of a server: expected one such as"):
         websocket_url(given)
+
+
+@pytest.mark.parametrize("given", ["http://me:secret@h", "ws://me@h:1", "me:secret@h", "https://:secret@h/"])
+def test_an_address_with_a_user_is_refused_without_a_word_of_what_it_says(given: str) -> None:
+    """What asks over HTTP took it for a part of the host's name, and the WebSocket sent it beside a key."""
+    with pytest.raises(ValueError, match="no user and no password in it") as told:
+        websocket_url(given)
+    assert "secret" not in str(told.value)

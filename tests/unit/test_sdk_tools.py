@@ -21,9 +21,10 @@ from midstream.options import plain_params, start_frame
 from midstream.protocol import Grammar, NamedFunction, NamedTool, Tool
 from midstream.schemas import answer_of, from_json, json_schema, to_json
 from midstream.session import Session
-from midstream.spans import Call, answer_message
+from midstream.spans import Call, Spans, answer_message
 from midstream.stream_channel import Channel
 from midstream.stream_core import StreamCore
+from midstream.told import Place, Told
 from midstream.tool_tasks import MOST_UNREAD, ToolTasks, _Work
 from midstream.tools import BadCall, run_call, tool_of
 from tests.fakes.scripted_server import FakeServer, Peer, final
@@ -314,10 +315,18 @@ async def running(client: midstream.Client, peer: Peer) -> tuple[midstream.Run, 
     return run, asyncio.create_task(run.answer()), start.request_id
 
 
-async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False) -> None:
+async def say_that_it_called(peer: Peer, name: str, *, approval: bool = False, arguments: str = "{}") -> None:
     await peer.send(protocol.ToolCall(request_id=name, index=0, call_id="a", name="weather_anywhere"))
-    await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta="{}"))
+    await peer.send(protocol.ToolArguments(request_id=name, index=0, count=0, call_id="a", delta=arguments))
     await peer.send(protocol.ToolCallDone(request_id=name, index=0, end=0, call_id="a", approval=approval))
+
+
+async def refuse(peer: Peer, name: str, asked: protocol.Frame) -> None:
+    await peer.send(
+        protocol.Error(
+            status=400, code="invalid_params", message="no", retryable=False, request_id=name, ref=asked.ref
+        )
+    )
 
 
 async def refuse_for_now(peer: Peer, name: str, asked: protocol.Frame, after_ms: int = 1) -> None:
@@ -360,6 +369,24 @@ async def test_what_an_agent_is_refused_for_now_it_asks_again(
         await refuse_for_now(peer, name, refused)
         again = await peer.receive(kind)
         assert replace(again, ref=None) == replace(refused, ref=None)
+        await peer.send(final(name, 0, "stop"))
+        assert await reading == ""
+
+
+async def test_a_call_whose_arguments_are_no_json_may_be_given_others() -> None:
+    agent = midstream.Agent(tools=[weather_anywhere], approve=lambda call: {"city": "Oslo"})
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        run, start = await asyncio.gather(client.run(agent, "Hi"), peer.accept_start())
+        reading = asyncio.create_task(run.answer())
+        name = start.request_id
+        await say_that_it_called(peer, name, approval=True)
+        asked = await peer.receive(protocol.Amend)
+        await peer.send(protocol.Rewound(request_id=name, index=0, text_length=0))
+        await peer.send(protocol.Injected(request_id=name, index=0, count=2, ref=asked.ref))
+        await say_that_it_called(peer, name, approval=True, arguments="{city: Rome}")
+        again = await peer.receive(protocol.Amend)
+        assert replace(again, ref=None) == replace(asked, ref=None)
         await peer.send(final(name, 0, "stop"))
         assert await reading == ""
 
@@ -422,6 +449,78 @@ async def test_a_result_that_was_taken_back_while_nobody_listened_is_told_again(
         assert replace(again, ref=None) == replace(first, ref=None)
         await peer.send(final(name, 3, "stop"))
         assert await reading == ""
+
+
+async def test_a_result_that_another_client_may_have_taken_back_while_nobody_listened_is_told_again() -> None:
+    """A snapshot stands for their rewind, and for what the model has written since; nothing in it says so."""
+    async with FakeServer() as server, midstream.connect(server.url) as client:
+        peer = await server.peer()
+        run, reading, name = await running(client, peer)
+        await say_that_it_called(peer, name)
+        await peer.send(protocol.Token(request_id=name, index=0, count=2, delta=""))
+        first = await peer.receive(protocol.ToolResult)
+        await peer.send(protocol.Injected(request_id=name, index=2, count=9, ref=first.ref))
+        peer.socket.transport.abort()
+        peer = await server.peer()
+        await peer.receive(protocol.Replace)
+        attaching = await peer.receive(protocol.Attach)
+        peer.seqs[name] = attaching.after + 2
+        told = protocol.SnapshotCall(index=0, call_id="a", name="weather_anywhere", arguments="{}", end=0)
+        snapshot = protocol.Snapshot(
+            request_id=name,
+            index=3,
+            text="",
+            model="toy",
+            prompt_tokens=3,
+            params=protocol.Params(),
+            tool_calls=[told],
+            answered=[],
+        )
+        await peer.send(snapshot)
+        await peer.send(protocol.Attached(request_id=name, ref=attaching.ref))
+        await peer.receive(protocol.Ping)
+        again = await peer.receive(protocol.ToolResult)
+        assert replace(again, ref=None) == replace(first, ref=None)
+        await refuse(peer, name, again)
+        await peer.send(final(name, 3, "stop"))
+        assert await reading == ""
+        assert [one.index for one in run.outcomes] == [2], "where it stands it is refused, and stands there"
+
+
+@pytest.mark.parametrize(
+    ("places", "anew", "doubtful"),
+    [
+        ((4, 4), "", set()),
+        ((2, 4), "", set()),
+        ((2, 5), "", {"b"}),
+        ((4, 4), "b", {"a", "b"}),
+        ((2, 4), "b", {"b"}),
+        ((2, 4), "ab", {"a", "b"}),
+    ],
+)
+def test_a_result_stands_for_sure_where_a_call_does_that_ends_behind_it(
+    places: tuple[int, int], anew: str, doubtful: set[str]
+) -> None:
+    """Of two calls, that end at tokens 2 and 4; `anew`: those that say something else now."""
+    spans, told = Spans(), Told()
+    told.results = dict(zip("ab", (Place(at, 0) for at in places), strict=True))
+    for written in ("", anew):
+        spans.receive_snapshot(two_calls(written))
+    told.miss(spans.stood_until)
+    assert told.doubtful == doubtful
+
+
+def two_calls(anew: str) -> protocol.Snapshot:
+    calls = [
+        protocol.SnapshotCall(
+            index=2 * at, call_id=name, name="f", arguments="[]" if name in anew else "{}", end=2 * at + 2
+        )
+        for at, name in enumerate("ab")
+    ]
+    params = protocol.Params()
+    return protocol.Snapshot(
+        request_id="r", index=9, text="", model="toy", prompt_tokens=3, params=params, tool_calls=calls
+    )
 
 
 async def test_a_result_that_is_taken_back_as_soon_as_it_was_heard_is_told_again() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from engine import api
 from midstream.protocol import Grammar
+from tests.fakes.at_once_threads import AtOnceThreads
 from tests.fakes.engine_driver import TOY, Driver, Limits, engine_of, greedy
 from tests.fakes.grammars import told
 from tests.fakes.greedy_oracle import oracle
@@ -183,7 +184,7 @@ def test_an_end_token_ends_by_what_it_was_sampled_with() -> None:
 
 def test_what_its_grammar_says_of_a_void_token_ends_nothing() -> None:
     """Where its row computed more than what that was sampled behind, the rest of it stands."""
-    driver = Driver(engine_of(TOY, Limits(overlap=True, retry=False)))
+    driver = Driver(engine_of(TOY, Limits(overlap=True, make_lookout=AtOnceThreads)))
     source = told(Grammar(regex="ab")).source
     asked = api.Sampling(grammar=api.Grammar(source, later=told(Grammar(regex="cd")).source))
     driver.send(api.Submit(1, PROMPT, asked, 10, bans=[(0, ord("a"))]))

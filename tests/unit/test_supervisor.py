@@ -108,6 +108,22 @@ async def test_an_engine_to_which_streams_are_not_given_since_a_mistake_shows_is
         assert list(kept.server.hub.serving.engines.values()) == [entry.engine]
 
 
+async def test_an_engines_end_is_heard_where_a_mistake_shows_as_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with started(Kept()) as kept:
+        RecordingListener(kept.server).send(endless())
+        (entry,) = kept.server.hub.serving.entries
+        lost = entry.engine
+        with monkeypatch.context() as patch:
+            patch.setattr(kept.begun, "engine_lost", lambda engine, dismissed: 1 // 0)
+            with pytest.raises(ZeroDivisionError):
+                kept.links[0].closed()
+        assert entry.engine is None
+        await kept.begun.engines.get()
+        assert entry.engine not in (None, lost)
+
+
 def fails_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def fail(*_: object) -> None:
         monkeypatch.undo()

@@ -20,7 +20,10 @@ from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, Credit, Guard, Params
 from realtime.codec import Codec
 from realtime.guards.pattern import Pattern
+from realtime.http.openai import chat_dialect
+from realtime.http.openai.choice_accumulator import Choice
 from realtime.hub.told import in_tokens
+from realtime.pieces import at_once
 from realtime.refusal import Refusal
 from realtime.stream import stream as stream_module
 from realtime.stream.context import of_prompt
@@ -265,6 +268,23 @@ def test_an_output_weighs_what_its_tokens_say(offering: bool) -> None:
         lone.stream.acknowledge(5_000, lone.stream.outbox.seq - 1)
         taken, weighed = taken_now(), lone.stream.bytes - before
     assert taken > 80 * 5_000
+    assert 0.8 * taken < weighed < 2 * taken
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢", "😀"])
+def test_a_whole_answer_weighs_what_it_takes_once_it_was_told(letter: str) -> None:
+    named: dict[str, Any] = {"request_id": "a", "seq": 0, "index": 0, "count": 1, "delta": 1000 * letter}
+    with traced() as taken_now:
+        choice = Choice(0, logprobs=False)
+        choice.receive(protocol.ToolCall(request_id="a", seq=0, index=0, call_id="c", name="find"))
+        for _ in range(100):
+            choice.receive(protocol.Token(**named))
+            choice.receive(protocol.Reasoning(**named))
+            choice.receive(protocol.ToolArguments(call_id="c", **named))
+        choice.receive(protocol.ToolCallDone(request_id="a", seq=0, index=0, call_id="c", end=1))
+        weighed = choice.bytes
+        msgspec.json.encode(at_once(chat_dialect.whole_choice(choice, "stop")))
+        taken = taken_now()
     assert 0.8 * taken < weighed < 2 * taken
 
 

@@ -13,6 +13,8 @@ export class Spans {
   calls = [];
   /** Calls that have begun, also those that were taken back. */
   told = 0;
+  /** The last end of a call that stands by the last snapshot as it stood. */
+  stoodUntil = 0;
 
   /** @param {Beside | Approved} event */
   receive(event) {
@@ -52,10 +54,12 @@ export class Spans {
     this.reasoning = reasoning;
     const known = new Set(this.calls.map(({ call_id }) => call_id));
     this.told += tool_calls.filter(({ call_id }) => !known.has(call_id)).length;
+    this.stoodUntil = 0;
     // What stands as it stood is the same object: whoever has it knows that it has not changed.
     this.calls = tool_calls.map((call) => {
       const stood = this.calls.find((had) => same(had, call));
       if (stood && !call.approval) delete stood.approval;
+      this.stoodUntil = Math.max(this.stoodUntil, stood?.end ?? 0);
       return stood ?? call;
     });
   }

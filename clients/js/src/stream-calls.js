@@ -160,12 +160,12 @@ export class StreamCalls {
     return isAsking(call) && calls.includes(call) && !this.#outcomes.has(call.call_id) && !ended;
   }
 
-  /** A result that was taken back is told again, if its call stands as it stood. */
+  /** A result that was taken back, or may have been, is told again, if its call stands as it stood: where it was not, it is refused. */
   #takeBack() {
     const { calls, told } = this.#stream;
     for (const [id, outcome] of this.#outcomes) {
       if (!calls.some((call) => sameCall(call, outcome.call))) this.#outcomes.delete(id);
-      else if (!told.has(id) && !this.#telling.has(id)) outcome.said = false;
+      else if ((!told.has(id) || told.doubtful.has(id)) && !this.#telling.has(id)) outcome.said = false;
     }
   }
 
@@ -240,6 +240,7 @@ export class StreamCalls {
     for (;;) {
       const outcome = /** @type {Known} */ (this.#outcomes.get(id));
       outcome.said = true;
+      this.#stream.told.doubtful.delete(id);
       const { error, content } = outcome;
       const index = await (error === undefined ? this.#stream.toolResult(id, content) : this.#stream.toolError(id, error));
       if (this.#stream.told.has(id) || this.#outcomes.get(id) !== outcome) return index;
@@ -260,9 +261,13 @@ function sameCall(one, other) {
 /** Whether it waits for a yes. @param {Call} call */
 const isAsking = (call) => call.approval === true;
 
-/** Whether these are its arguments already. @param {Call} call @param {unknown} given */
+/** Whether these are its arguments already, which may be no JSON. @param {Call} call @param {unknown} given */
 function says(call, given) {
-  return typeof given === "object" && sameJson(JSON.parse(JSON.stringify(given)), callArguments(call));
+  try {
+    return typeof given === "object" && sameJson(JSON.parse(JSON.stringify(given)), callArguments(call));
+  } catch {
+    return false;
+  }
 }
 
 /** In whatever order. @param {any} one @param {any} other @returns {boolean} */

@@ -109,6 +109,7 @@ export class Channel {
     // Of what a fork begins with nothing is told that was answered. Another server's may be counted right behind what has come.
     if (event.type === "snapshot" && (missed || event.answered)) {
       this.past?.miss(event);
+      this.core.told.miss(this.core.spans.stoodUntil);
       this.answersLost = (event.answered ?? { length: MAX_ANSWERED }).length >= MAX_ANSWERED;
     }
     this.past?.receive(event, this.core.spans.calls);

@@ -13,6 +13,7 @@ export class Told {
   /** @type {Map<string, Place>} by call */ results = new Map();
   /** @type {{place: Place, messages: Message[]}[]} */ turns = [];
   /** @type {string[]} the refs of results that are told once more */ again = [];
+  /** @type {Set<string>} calls whose results somebody may have taken back */ doubtful = new Set();
   /** @type {Set<string>} calls whose results wait */ #waiting = new Set();
 
   /** Whether the stream has the call's result, or the server for it. @param {string} callId */
@@ -43,6 +44,11 @@ export class Told {
     for (const [call, place] of this.results) if (place.index > index || !calls.includes(call)) this.results.delete(call);
     for (const call of this.#waiting) if (!calls.includes(call)) this.#waiting.delete(call);
     this.turns = this.turns.filter(({ place }) => place.index <= index);
+  }
+
+  /** What has happened is not known, but that what stood before this token stands. @param {number} until */
+  miss(until) {
+    this.doubtful = new Set([...this.results].filter(([, { index }]) => index > until).map(([call]) => call));
   }
 
   /** Of a fork: it has what stood there. @param {Told} parent @param {number} at */

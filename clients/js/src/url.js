@@ -22,6 +22,8 @@ export function websocketUrl(url, page) {
     const right = 'expected one such as "http://127.0.0.1:8000"';
     throw new TypeError(`"${url ?? ""}" is no address of a server: ${right}`);
   }
+  const { username, password } = (url && address(url, undefined)) || {}; // the page's own are the page's business
+  if (username || password) throw new TypeError("the address of a server has no user and no password in it: what lets in is a key");
   const path = given.pathname.replace(/\/+$/, "");
   const full = path.endsWith(PATH) ? path : path + PATH;
   return `${scheme}//${given.host}${full}${given.search}`;

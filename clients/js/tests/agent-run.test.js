@@ -90,6 +90,38 @@ test("a result that was taken back while nobody listened is told again, though t
   assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
 });
 
+test("a result that another client may have taken back while nobody listened is told again, and stands where it is refused", async (t) => {
+  const { run, sent, socket } = await writing(t, {});
+  const { ref } = await sent("tool_result");
+  socket.receive({ ...token(5, "", { count: 2 }), seq: 5 });
+  socket.receive(injected(6, 7, 9, ref));
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 8, text: "", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const again = await eventually(() => next.sent.find(({ type }) => type === "tool_result"));
+  assert.deepEqual([again.call_id, again.content], ["a", "mild"]);
+  next.receive({ ...NO_ROOM, code: "invalid_params", ref: again.ref });
+  next.receive({ ...final("stop"), seq: 10 });
+  await run.answer();
+  assert.deepEqual(run.outcomes.map(({ index }) => index), [7]);
+});
+
+test("a result whose call was read to its end is not told again", async (t) => {
+  const { run, sent, socket } = await calling(t, {});
+  const { ref } = await sent("tool_result");
+  socket.receive(injected(6, 5, 9, ref));
+  const next = await cutAndReconnect(socket);
+  const call = { index: 0, call_id: "a", name: "weather", arguments: "{}", end: 5 };
+  next.receive(snapshot(9, { index: 8, text: "", tool_calls: [call], answered: [] }));
+  sendAttached(next);
+  const resuming = run.stream.resume();
+  const { ref: asked } = await eventually(() => next.sent.find(({ type }) => type === "resume"));
+  next.receive({ type: "resumed", request_id: "r", seq: 10, index: 8, recomputed_tokens: 0, ref: asked });
+  await resuming;
+  assert.equal(next.sent.filter(({ type }) => type === "tool_result").length, 0);
+});
+
 test("a result that is on its way is told once, whatever a snapshot stands for", async (t) => {
   const { run, sent, socket } = await writing(t, {});
   await sent("tool_result");
@@ -345,6 +377,20 @@ test("a call that a fork writes itself has a run of its own", async (t) => {
   socket.receive({ ...of, type: "tool_call_done", seq: 4, end: 5 });
   const [, told] = await frames(socket, "tool_result", 2);
   assert.deepEqual([told.request_id, told.content, cities], ["f", "2", [undefined, "Oslo"]]);
+});
+
+test("a call whose arguments are no JSON may be given others", async (t) => {
+  const { run, sent, socket } = await calling(t, { approve: () => ({ city: "Oslo" }) }, { approval: true });
+  const { ref } = await sent("amend");
+  const call = { request_id: "r", index: 0, call_id: "a" };
+  socket.receive({ ...rewound(1, 0), tool_calls: 1, arguments_length: 1, seq: 6 });
+  socket.receive(injected(7, 1, 2, ref));
+  socket.receive({ ...token(1, "", { count: 4 }), seq: 8 });
+  socket.receive({ ...call, type: "tool_arguments", seq: 9, count: 4, delta: "city: Rome" });
+  socket.receive({ ...call, type: "tool_call_done", seq: 10, end: 5, approval: true });
+  assert.deepEqual((await frames(socket, "amend", 2)).map((frame) => frame.arguments), [{ city: "Oslo" }, { city: "Oslo" }]);
+  socket.receive({ ...final("cancelled"), seq: 11 });
+  await run.answer();
 });
 
 test("whoever iterates over a run hears that it has failed", async (t) => {

@@ -14,6 +14,8 @@ for (const [given, page, meant] of /** @type {[string | undefined, string | unde
   ["http://[::1]:8000?x=1", undefined, "ws://[::1]:8000/v1/realtime?x=1"],
   [undefined, "https://host:444/some/page.html?q#h", "wss://host:444/v1/realtime"],
   ["/models/b", "http://host/page", "ws://host/models/b/v1/realtime"],
+  [undefined, "http://me:secret@host/page", "ws://host/v1/realtime"],
+  ["/models/b", "http://me:secret@host/page", "ws://host/models/b/v1/realtime"],
 ])) {
   test(`${given} from ${page} is ${meant}`, () => assert.equal(websocketUrl(given, page), meant));
 }
@@ -21,6 +23,12 @@ for (const [given, page, meant] of /** @type {[string | undefined, string | unde
 for (const given of [undefined, "", "host:8000", "ftp://host", "/path"]) {
   test(`${given} is no address where there is no page`, () => {
     assert.throws(() => websocketUrl(given, undefined), /is no address of a server: expected one such as/);
+  });
+}
+
+for (const given of ["http://me:secret@host", "ws://me@host:1", "https://:secret@host/"]) {
+  test(`a user in ${given} is refused, and not left out without a word`, () => {
+    assert.throws(() => websocketUrl(given, "http://page/"), /no user and no password in it/);
   });
 }
 

@@ -5,6 +5,8 @@ export class Spans {
     calls: Call[];
     /** Calls that have begun, also those that were taken back. */
     told: number;
+    /** The last end of a call that stands by the last snapshot as it stood. */
+    stoodUntil: number;
     /** @param {Beside | Approved} event */
     receive(event: Beside | Approved): void;
     /** @param {Rewound} event */

@@ -14,6 +14,7 @@ export class Told {
         messages: Message[];
     }[];
     /** @type {string[]} the refs of results that are told once more */ again: string[];
+    /** @type {Set<string>} calls whose results somebody may have taken back */ doubtful: Set<string>;
     /** Whether the stream has the call's result, or the server for it. @param {string} callId */
     has(callId: string): boolean;
     /** What was asked took effect. @param {RequestFrame} frame @param {Answer} answer @param {number} length of the text */
@@ -22,6 +23,8 @@ export class Told {
     receive({ ref, reason, index, count }: Injected, length: number): void;
     /** Output from `index` on is void; these calls are left, and whole. @param {number} index @param {string[]} calls */
     rewind(index: number, calls: string[]): void;
+    /** What has happened is not known, but that what stood before this token stands. @param {number} until */
+    miss(until: number): void;
     /** Of a fork: it has what stood there. @param {Told} parent @param {number} at */
     inherit({ results, turns }: Told, at: number): void;
     #private;

@@ -87,6 +87,7 @@ class Spans:
         self.thoughts: list[Thought] = []
         self.made: set[str] = set()  # the ids of calls that were whole, also of those that were taken back
         self.told = 0  # calls that have begun, also those that were taken back
+        self.stood_until = 0  # the last end of a call that stands by the last snapshot as it stood
         self._calls: list[SnapshotCall] = []  # each is another one once it is written anew
 
     @property
@@ -144,6 +145,8 @@ class Spans:
         known = {call.call_id: call for call in self._calls}
         self.told += sum(call.call_id not in known for call in event.tool_calls)
         self._calls = [_as_it_stood(call, known.get(call.call_id)) for call in event.tool_calls]
+        stood = (call for call in self._calls if known.get(call.call_id) is call)
+        self.stood_until = max((call.end or 0 for call in stood), default=0)
         self.made |= {call.call_id for call in self._calls if call.end is not None}
 
     def missing(self, begun: Snapshot, since: int) -> list[Beside] | None:

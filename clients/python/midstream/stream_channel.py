@@ -137,6 +137,7 @@ class Channel:
             if isinstance(event, Snapshot) and (missed or event.answered is not None):
                 self.answers_lost = event.answered is None or len(event.answered) >= MAX_ANSWERED
                 self.past.miss(event)
+                self.core.told.miss(self.core.spans.stood_until)
             self.past.receive(event, self.core.spans)
             if self._recorder is not None:
                 self._recorder.receive(event)

@@ -25,6 +25,7 @@ class Told:
     def __init__(self) -> None:
         self.results: dict[str, Place] = {}  # by call
         self.turns: list[tuple[Place, list[Message]]] = []
+        self.doubtful: set[str] = set()  # calls whose results somebody may have taken back
         self._sent: list[ToolResult | Inject] = []  # and not answered yet
         self._waiting: set[str] = set()  # calls whose results wait
 
@@ -34,6 +35,8 @@ class Told:
 
     def sent(self, frame: ToolResult | Inject) -> None:
         self._sent.append(frame)
+        if isinstance(frame, ToolResult):
+            self.doubtful.discard(frame.call_id)
 
     def refused(self, frame: Frame) -> None:
         self._sent = [one for one in self._sent if one is not frame]
@@ -64,6 +67,10 @@ class Told:
         self.results = {call: place for call, place in stood if place.index <= index and call in left}
         self.turns = [(place, messages) for place, messages in self.turns if place.index <= index]
         self._waiting &= left
+
+    def miss(self, until: int) -> None:
+        """What has happened is not known, but that what stood before this token stands."""
+        self.doubtful = {call_id for call_id, place in self.results.items() if place.index > until}
 
     def inherit(self, parent: Told, at: int) -> None:
         """Of a fork: it has what stood there."""

@@ -152,9 +152,11 @@ class ToolTasks:
             self._tell_again()
 
     def _tell_again(self) -> None:
-        """What was told, and taken back without its call."""
+        """What was told, and taken back without its call, or may have been: else it is refused."""
+        told = self._channel.core.told
         for call_id, work in self._work.items():
-            if work.outcome is not None and call_id not in self._channel.core.told and not _runs(work):
+            is_lost = call_id not in told or call_id in told.doubtful
+            if work.outcome is not None and is_lost and not _runs(work):
                 work.task = self._spawn(self._tell(work))
 
     def _follow(self) -> None:
@@ -210,8 +212,9 @@ class ToolTasks:
             self._fail(error)
 
     async def _verdict(self, call: Call, approve: Callable[[Call], Any]) -> Any:
-        if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
-            return True
+        with suppress(ValueError):  # it may be no JSON now
+            if call.call_id in self._agreed and self._agreed[call.call_id] == call.parsed:
+                return True
         waits = inspect.iscoroutinefunction(approve)
         verdict = approve(call) if waits else await in_thread(partial(approve, call))
         return await _own(verdict) if inspect.isawaitable(verdict) else verdict

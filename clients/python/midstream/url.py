@@ -16,6 +16,8 @@ def websocket_url(url: object) -> str:
     scheme = None if parts is None else _SCHEMES.get(parts.scheme)
     if parts is None or scheme is None:
         raise ValueError(f"{url!r} is no address of a server: expected one such as 'http://127.0.0.1:8000'")
+    if "@" in parts.netloc:
+        raise ValueError("the address of a server has no user and no password in it: what lets in is a key")
     path = parts.path.rstrip("/").removesuffix(PATH) + PATH
     return urlunsplit((scheme, parts.netloc, path, parts.query, ""))
 

@@ -23,10 +23,10 @@ from midstream.protocol import (
 )
 from realtime.http.openai.logprobs import EncodedLogprob, Places
 from realtime.refusal import Refusal
-from realtime.stream.memory import CHARACTER_BYTES
 from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.weights import text_bytes
 
-CALL_LENGTH = 200  # of what a call has beside its arguments, as characters
+CALL_BYTES = 400  # of what a call has beside its arguments
 
 
 class Choice:
@@ -35,6 +35,7 @@ class Choice:
         self.text = ""
         self.reasoning = ""
         self.calls: list[SnapshotCall] = []
+        self._call_bytes: list[int] = []  # what each of them weighs
         self.logprobs: list[EncodedLogprob] = []
         self.places = Places()  # of the tokens that are told in chunks
         self._logprob_tokens: list[int] = []  # which they are of: an adjust may leave some without
@@ -52,8 +53,10 @@ class Choice:
                 self.reasoning += delta
             case ToolCall(index=index, call_id=call_id, name=name):
                 self.calls.append(SnapshotCall(index=index, call_id=call_id, name=name, arguments=""))
+                self._call_bytes.append(_weight(self.calls[-1]))
             case ToolArguments(delta=delta):
                 self.calls[-1].arguments += delta
+                self._call_bytes[-1] = _weight(self.calls[-1])
             case ToolCallDone(end=end):
                 self.calls[-1].end = end
             case Rewound(index=index, text_length=length):
@@ -66,6 +69,7 @@ class Choice:
             case Snapshot(text=text, index=index):
                 self._begin_anew(text, index)
                 self.reasoning, self.calls = event.reasoning, list(map(replace, event.tool_calls))
+                self._call_bytes = list(map(_weight, self.calls))
             case Final():
                 self.begun, self.final = True, event
 
@@ -77,9 +81,9 @@ class Choice:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
-        beside = len(self.reasoning) + sum(CALL_LENGTH + len(call.arguments) for call in self.calls)
-        return CHARACTER_BYTES * (len(self.text) + beside) + self._logprob_bytes
+        """About how much memory it takes, once it was told."""
+        texts = text_bytes(self.text) + text_bytes(self.reasoning)
+        return texts + sum(self._call_bytes) + self._logprob_bytes
 
     @property
     def whole_calls(self) -> list[SnapshotCall]:
@@ -87,16 +91,21 @@ class Choice:
 
     def _rewind_beside(self, event: Rewound) -> None:
         self.reasoning = self.reasoning[: event.reasoning_length]
-        del self.calls[event.tool_calls :]
+        del self.calls[event.tool_calls :], self._call_bytes[event.tool_calls :]
         if self.calls:
             last = self.calls[-1]
             shortened = len(last.arguments) > event.arguments_length
             last.arguments = last.arguments[: event.arguments_length]
             if shortened or (last.end is not None and last.end > event.index):
                 last.end = None
+            self._call_bytes[-1] = _weight(last)
 
     def _begin_anew(self, text: str, tokens: int) -> None:
         """It was begun by an earlier request of the same id, of whose events not all are kept."""
         if self.shows_logprobs and tokens:
             raise Refusal("request_expired", "The log probabilities of what was sent before are forgotten.")
         self.begun, self.text = tokens > 0, text
+
+
+def _weight(call: SnapshotCall) -> int:
+    return CALL_BYTES + text_bytes(call.arguments)

@@ -187,11 +187,12 @@ def _shown(outcome: ToolOutcome) -> str:
 
 def status_line(view: AnswerView, now: float) -> str:
     """The line below the answer."""
+    reason = sanitize(view.pause_reason or "")
     words = {
         "waiting": "… reading the prompt",
         "reasoning": "● reasoning",
         "writing": "● writing",
-        "paused": "‖ paused" if view.pause_reason == "client" else f"‖ paused ({view.pause_reason})",
+        "paused": "‖ paused" if reason == "client" else f"‖ paused ({reason})",
         "ended": "■ ended",
     }
     if view.error is not None:
