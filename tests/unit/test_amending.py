@@ -23,6 +23,7 @@ from realtime.stream.amendment import LONGEST_BEGINNING, Amendment, amendment, c
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.argument_text import pieces_of
 from realtime.tools.offered import argument_kinds
 from tests.fakes.counted_work import counted
 from tests.fakes.spelt_calls import SPELT, Calls, Pieces
@@ -302,6 +303,13 @@ def test_what_says_nothing_before_a_call_is_read_again_many_tokens_at_a_time() -
         lines.append(work.lines)
         assert said(output)["n"] == 4
     assert lines[1] < lines[0] + 8 * 10_000
+
+
+def test_blanks_in_what_stands_are_passed_over_once() -> None:
+    """As often as there are some, it never ends: 60,000 held everybody up for half a minute."""
+    spelling = Pieces("hermes", single=True).spelling
+    pieces = pieces_of(spelling, {}, "{}", "{" + " " * 1_000_000, "", partial=False)
+    assert [piece.text for piece in pieces] == ["{", "}"]
 
 
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "glm"])
