@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "stories",
     "records",
     "growth",
+    "reading",
     "abuse",
     "deaths",
     "hangs",

@@ -99,6 +99,10 @@ async def open_argument(n: int) -> World:
     return await written(GOES_ON, OPEN_CALL + '"' + "x" * n)
 
 
+async def blanks_in_an_argument(n: int) -> World:
+    return await written(GOES_ON, OPEN_CALL + " " * n)
+
+
 async def whole_argument(n: int) -> World:
     return await written(GOES_ON | {"whole_arguments": True}, OPEN_CALL + '"' + "x" * n)
 
@@ -407,6 +411,7 @@ STATES = {
     "a long argument": State(long_argument, 100_000),
     "a long argument and a call": State(long_argument_and_a_call, 100_000),
     "an argument that is open": State(open_argument, 100_000),
+    "blanks in an argument": State(blanks_in_an_argument, 60_000),
     "an argument told whole": State(whole_argument, 100_000),
     "a number told whole": State(number, 100_000),
     "a nested argument": State(nested_argument, 16_000),

@@ -35,6 +35,7 @@ LONGEST, MOST_SIGNS = (
     2048,
 )  # characters of arguments, and of those the ones in no string: some 10 ms
 LONGEST_WRITTEN = 64 << 10  # of what is read again, from the token with which the call begins
+MOST_SIGNS_WRITTEN = 16 << 10  # and of its arguments, as JSON, in no string: some 10 ms
 LONGEST_BEGINNING = 4 << 10  # and of that before its name and its arguments are found, one by one: some 10 ms
 READ_AT_ONCE = 256  # tokens
 
@@ -65,6 +66,8 @@ def amendment(output: Output, call: Call, frame: protocol.Amend, model: ServedMo
     written = _written(output, spans, call)
     kinds = spans.kinds.get(call.name, {})
     told = "".join(call.arguments)
+    if signs_in(told) > MOST_SIGNS_WRITTEN:
+        raise _too_much(call, f"{MOST_SIGNS_WRITTEN} characters outside of strings")
     begun = written.text[written.begin :]
     try:
         pieces = pieces_of(model.tokenizer.spelling, kinds, asked, told, begun, partial=frame.partial)
@@ -127,6 +130,14 @@ def _too_long(text: str) -> Refusal:
     )
 
 
+def _too_much(call: Call, most: str) -> Refusal:
+    return Refusal(
+        "invalid_params",
+        f'Call "{call.call_id}", with what was injected before it, has more than {most}: rewind, and inject '
+        "it anew.",
+    )
+
+
 def _no_json(frame: protocol.Amend) -> Refusal:
     what = "the beginning of a JSON object" if frame.partial else "a JSON object, or the text of one"
     return Refusal("invalid_params", f"`arguments` of an amend are {what}.")
@@ -141,15 +152,11 @@ def _written(output: Output, spans: SpannedText, call: Call) -> _Written:
     while tokens.left:
         search.read(tokens.read(READ_AT_ONCE))
         if search.given_up or tokens.length > LONGEST_WRITTEN:
-            most, where = (
-                (LONGEST_BEGINNING, " until its name is known and its arguments begin")
+            raise _too_much(
+                call,
+                f"{LONGEST_BEGINNING} characters until its name is known and its arguments begin"
                 if search.given_up
-                else (LONGEST_WRITTEN, "")
-            )
-            raise Refusal(
-                "invalid_params",
-                f'Call "{call.call_id}", with what was injected before it, has more than {most} characters'
-                f"{where}: rewind, and inject it anew.",
+                else f"{LONGEST_WRITTEN} characters",
             )
     if search.begin is None or search.call is None:
         raise Refusal("invalid_params", f'The arguments of call "{call.call_id}" have not begun.')

@@ -18,7 +18,7 @@ from realtime.tools.pythonic_call import values_of
 from realtime.tools.same_json import same_value
 from realtime.tools.spelling import Spelling
 
-_LEXEME = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*"?\\?|[{}\[\],:]|[^\s"{}\[\],:]+)', re.DOTALL)
+_LEXEME = re.compile(r'[ \t\r\n]*+("(?:[^"\\]|\\.)*"?\\?|[{}\[\],:]|[^\s"{}\[\],:]+)', re.DOTALL)
 _CUT_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?$")
 _BEFORE_TAG = re.compile(r"(\s+)(?=<)")
 _WORDS = {"true": "True", "false": "False", "null": "None"}
@@ -112,9 +112,7 @@ def _spelt(pieces: Iterable[Piece], *, compact: bool = False) -> Iterator[str]:
 
 def _lexemes(text: str) -> list[str]:
     found, at = list[str](), 0
-    for match in _LEXEME.finditer(text):
-        if match.start() != at:
-            break
+    while (match := _LEXEME.match(text, at)) is not None:  # a search would go on from each of many blanks
         at = match.end()
         found.append(match[1])
     if text[at:].strip(SPACE):

@@ -14,9 +14,10 @@ _CLOSING = re.compile(r"[\]}]*")
 
 
 def signs_in(text: str) -> int:
-    """How many characters stand outside of strings, of which the last may be open: each may be a value."""
+    """How many characters stand outside of strings, of which the last may be open: each may be a value. In
+    JSON one at least stands between two strings."""
     parts = text.replace("\\\\", "").replace('\\"', "").split('"')
-    return sum(map(len, parts[::2]))
+    return sum(map(len, parts[::2])) + parts[2:-1:2].count("")
 
 
 class JsonScanner:

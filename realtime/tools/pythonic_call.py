@@ -16,6 +16,7 @@ from realtime.tools.json_scanner import BLANKS, SPACE, end_of
 LONGEST_LITERAL = (
     2048  # characters of what is no JSON, but for a string by itself: Python reads it for some ms
 )
+MOST_STEPS = 4096  # that are taken one by one through what stands: some 10 ms
 # What stands in a string, by its quote, with escapes that are whole; in brackets; and in neither.
 _IN_STRINGS = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*+", re.DOTALL) for quote in "\"'"}
 _IN_BRACKETS, _IN_NONE = re.compile(r"""[^"'()\[\]{}]*"""), re.compile(r"""[^"'()\[\]{},]*""")
@@ -119,10 +120,11 @@ class PythonicCall:
 
 
 def values_of(written: str, delimiters: Delimiters) -> dict[str, tuple[str, Any]]:
-    """How each argument that is whole is written, and what that says, behind the bracket of a call."""
+    """How each argument that is whole is written, and what that says, behind the bracket of a call; of very
+    many the first alone."""
     call, values = PythonicCall(delimiters), dict[str, tuple[str, Any]]()
-    text, at = f"f({written}", 0
-    while (at := call.take_plain(text, at)) < len(text):
+    text, at, steps = f"f({written}", 0, 0
+    while (at := call.take_plain(text, at)) < len(text) and (steps := steps + 1) <= MOST_STEPS:
         key, spelt, arguments = call._key, call._read, call._arguments
         step = call.step(text[at])
         at += 1

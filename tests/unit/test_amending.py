@@ -19,10 +19,11 @@ from midstream import protocol
 from midstream.protocol import Function, Tool
 from realtime.refusal import Refusal
 from realtime.stream.accumulated_output import Output
-from realtime.stream.amendment import LONGEST_BEGINNING, Amendment, amendment, checked
+from realtime.stream.amendment import LONGEST_BEGINNING, MOST_SIGNS_WRITTEN, Amendment, amendment, checked
 from realtime.stream.spanned_text import SpannedText
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
+from realtime.tools.argument_text import pieces_of
 from realtime.tools.offered import argument_kinds
 from tests.fakes.counted_work import counted
 from tests.fakes.spelt_calls import SPELT, Calls, Pieces
@@ -302,6 +303,41 @@ def test_what_says_nothing_before_a_call_is_read_again_many_tokens_at_a_time() -
         lines.append(work.lines)
         assert said(output)["n"] == 4
     assert lines[1] < lines[0] + 8 * 10_000
+
+
+def opened(name: str, text: str) -> tuple[Written, Output]:
+    """A call that is being written, of which this stands, many characters a token."""
+    written = Written(name, [("find", OLD)], single=True)
+    output = written.output(0)
+    output.inject(written.pieces.tokens(text, range(0, len(text), 16)))
+    assert output.spans is not None
+    assert output.spans.lengths.open, "all of it is read"
+    return written, output
+
+
+def test_a_call_of_very_many_arguments_is_not_amended() -> None:
+    """Of which each may be one that stays: 10,000 held everybody up for 0.15 s."""
+    written, output = opened("lfm2", "<|tool_call_start|>[find(" + "a='b'," * 10_000)
+    with pytest.raises(Refusal, match=f"more than {MOST_SIGNS_WRITTEN} characters outside of strings"):
+        written.amend(output, OLD)
+
+
+def test_few_of_very_many_parts_of_an_argument_are_looked_at_one_by_one() -> None:
+    lines = []
+    for count in (3_000, 15_000):
+        written, output = opened("lfm2", "<|tool_call_start|>[find(a=[" + "''," * count)
+        with counted() as work:
+            written.amend(output, OLD)
+        lines.append(work.lines)
+        assert said(output) == OLD
+    assert lines[1] < 1.5 * lines[0]
+
+
+def test_blanks_in_what_stands_are_passed_over_once() -> None:
+    """As often as there are some, it never ends: 60,000 held everybody up for half a minute."""
+    spelling = Pieces("hermes", single=True).spelling
+    pieces = pieces_of(spelling, {}, "{}", "{" + " " * 1_000_000, "", partial=False)
+    assert [piece.text for piece in pieces] == ["{", "}"]
 
 
 @pytest.mark.parametrize("name", ["hermes", "lfm2", "glm"])

@@ -161,7 +161,15 @@ def test_what_a_call_was_given_may_be_long_where_that_is_text() -> None:
 
 @pytest.mark.parametrize(
     ("text", "outside"),
-    [("", 0), ('{"a": "b"}', 4), ('{"\\"{":[1]}', 6), ('{"\\\\":1}', 4), ('{"\\\\\\"":1}', 4), ('["a', 1)],
+    [
+        ("", 0),
+        ('{"a": "b"}', 4),
+        ('{"\\"{":[1]}', 6),
+        ('{"\\\\":1}', 4),
+        ('{"\\\\\\"":1}', 4),
+        ('["a', 1),
+        ('["a""b""', 3),
+    ],
 )
 def test_what_stands_outside_of_strings_is_counted(text: str, outside: int) -> None:
     assert signs_in(text) == outside
