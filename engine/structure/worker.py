@@ -7,22 +7,26 @@ What takes long and cannot give way goes on as a piece of another worker, where 
 
 Its stack is deep: a grammar whose rules follow from one another is taken in by recursion, and a stranger says
 how far. What a library of another language cannot survive comes as an exception that is no `Exception`, and
-ends no more than the piece of work that it befell.
+ends no more than the piece of work that it befell. Nor may a thread come back from that library when the
+interpreter is gone: at the end it is waited for, as far as the next place at which it may give way.
 """
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
 STACK_BYTES = 64 << 20  # of addresses: memory is taken as it is used
 TURN_S = 0.005  # that a piece has before it gives way
+MOST_END_S = 2.0  # for which the process waits at its end: to compile a grammar takes half as long
 
 
 Piece = Callable[[], bool]  # whether its thread goes on behind it
@@ -73,7 +77,8 @@ class Worker:
             line.appendleft(partial(_resume, resumed))
             self._lines[owner] = line
         self._given.put(None)
-        resumed.wait()
+        with _away():
+            resumed.wait()
         self._begin_turn(owner)
 
     def take_long(self) -> None:
@@ -87,7 +92,8 @@ class Worker:
         except RuntimeError:  # as where it would give way
             return
         self._slow._put(partial(_resume, resumed), owner)
-        resumed.wait()
+        with _away():
+            resumed.wait()
         _of_thread.worker = self._slow
         self._slow._begin_turn(owner)
 
@@ -107,8 +113,13 @@ class Worker:
 
     def _run(self) -> None:
         _of_thread.worker = self
-        while _of_thread.worker._next()():  # which may be another's by then
-            pass
+        goes_on = True
+        _at_work.add(threading.get_ident())
+        while goes_on:
+            with _away():
+                piece = _of_thread.worker._next()  # which may be another's by then
+            goes_on = piece()
+        _at_work.discard(threading.get_ident())
 
     def _begin_thread(self) -> None:
         usual = threading.stack_size(STACK_BYTES)
@@ -122,6 +133,7 @@ def give_way() -> None:
     """In the midst of what may take long; of no use where that is not done by a worker."""
     worker: Worker | None = getattr(_of_thread, "worker", None)
     if worker is not None:
+        _stay_at_the_end()
         worker.give_way()
 
 
@@ -146,4 +158,30 @@ def _resume(piece: threading.Event) -> bool:
     return False
 
 
+@contextmanager
+def _away() -> Iterator[None]:
+    """Not at work meanwhile."""
+    _at_work.discard(threading.get_ident())
+    yield
+    _at_work.add(threading.get_ident())
+    _stay_at_the_end()
+
+
+def _stay_at_the_end() -> None:
+    """Whoever is at work does no more of it, once the process ends."""
+    if _ending.is_set():
+        _at_work.discard(threading.get_ident())
+        threading.Event().wait()
+
+
+@atexit.register
+def _end() -> None:
+    _ending.set()
+    until_s = time.monotonic() + MOST_END_S
+    while _at_work and time.monotonic() < until_s:
+        time.sleep(0.001)
+
+
 _of_thread = threading.local()
+_at_work = set[int]()  # threads
+_ending = threading.Event()

@@ -273,6 +273,7 @@ OTHERS = {
     "engine.structure": ["llguidance"],
     "engine.sampling": ["torch"],
     "engine.sampling.numba_draw": ["numpy", "torch"],
+    "engine.sampling.penalties": ["numpy", "torch"],
     "engine.sampling.triton_draw": ["torch", "triton"],
     "engine.memory": ["torch"],
     "engine.step": ["torch"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import wait
@@ -200,3 +202,29 @@ def test_what_nobody_asks_for_any_more_is_not_compiled(monkeypatch: pytest.Monke
     work()
     assert compiled == []
     assert constraint.outlook.known
+
+
+ENDS_AT_WORK = """
+import subprocess
+import sys
+import threading
+from engine.structure.compiler import problem_of
+from engine.structure.worker import Worker, give_way
+
+at_work = threading.Event()
+
+def work():
+    while True:
+        problem_of('start: ("a" | "b" | /[c-z]+/)*')
+        at_work.set()
+        give_way()
+
+Worker("grammars").submit(work)
+at_work.wait()
+"""
+
+
+def test_a_process_ends_in_peace_while_a_grammar_is_worked_at() -> None:
+    """It was ended by a fault of memory: a thread came back from the library to no interpreter."""
+    ended = subprocess.run([sys.executable, "-c", ENDS_AT_WORK], timeout=60, check=False)
+    assert ended.returncode == 0
