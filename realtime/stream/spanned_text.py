@@ -37,6 +37,7 @@ TOKEN_BYTES = 4  # as which one counts that has fewer, or none
 COPY_BYTES, CALL_BYTES, TEXT_BYTES = 1500, 400, 60  # what these weigh, beside texts
 INJECTION_BYTES = 150  # each, beside its tokens
 NAME_BYTES = 80  # of a tool, or an argument, in a table
+TABLES_BYTES = 350  # and of each tool two more, however few arguments it has
 ID_LENGTH = 9  # letters and digits: there are templates that take no other
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _INDEX = attrgetter("index")
@@ -502,7 +503,7 @@ class SpannedText:
 
 def _kinds_bytes(tools: Kinds) -> int:
     names = (name for tool, arguments in tools.items() for name in (tool, *arguments))
-    return sum(NAME_BYTES + text_bytes(name) for name in names)
+    return TABLES_BYTES * len(tools) + sum(NAME_BYTES + text_bytes(name) for name in names)
 
 
 def _beside(parts: Iterable[Part]) -> Iterator[Text]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -32,8 +31,9 @@ class Definitions:
         """`schema`: the tool's own."""
         self._schema = schema
         self._room = MOST_BROUGHT
-        self._size_of = cache(self._measured)
-        self._spoken_of_by = cache(lambda key: list(self._spoken_of(self._at(key))))
+        # Kept here, and by no function that knows this: the schema would stay until garbage is looked for.
+        self._sizes: dict[Key, int] = {}
+        self._references: dict[Key, list[Key]] = {}
 
     def whole(self, reference: str) -> Any:
         """One that is referred to, and not a part of it."""
@@ -51,7 +51,7 @@ class Definitions:
             more = [key for key in self._spoken_of_by(waiting.pop()) if key not in keys]
             keys |= dict.fromkeys(more)
             waiting += more
-        self._room -= sum(map(self._size_of, keys))
+        self._room -= sum(map(self._size, keys))
         if self._room < 0:
             raise UnspellableError(
                 "this model's way of writing them has definitions written again and again, in more than "
@@ -86,8 +86,15 @@ class Definitions:
         place, name = key
         return self._schema[place][name]
 
-    def _measured(self, key: Key) -> int:
-        return len(key[1]) + len(msgspec.json.encode(self._at(key)))
+    def _spoken_of_by(self, key: Key) -> list[Key]:
+        if key not in self._references:
+            self._references[key] = list(self._spoken_of(self._at(key)))
+        return self._references[key]
+
+    def _size(self, key: Key) -> int:
+        if key not in self._sizes:
+            self._sizes[key] = len(key[1]) + len(msgspec.json.encode(self._at(key)))
+        return self._sizes[key]
 
 
 def _refused(reference: str) -> UnspellableError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -21,6 +23,25 @@ CALL = '<tool_call>\n{"name": "stop", "arguments": {}}\n</tool_call>'
 BARE = '{"name": "stop", "parameters": {}}'
 CHANNEL = "<|channel|>analysis<|message|>Hm<|end|>"
 TO_STOP = "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}"
+
+
+class Schema(dict[str, Any]):
+    """Of which is known whether it is still there."""
+
+
+@pytest.mark.parametrize("name", ["hermes", "glm"])
+def test_the_schemas_that_a_grammar_was_made_of_are_not_kept_until_garbage_is_looked_for(name: str) -> None:
+    """Each may have 128 KiB, in few objects: that is looked at for many of them, and else after minutes."""
+    schema = Schema(properties={"a": {"$ref": "#/$defs/a"}}, **{"$defs": {"a": {"type": "string"}}})
+    gone, spelling = weakref.ref(schema), HeldModel(name, single=True).pieces.spelling
+    gc.collect()
+    gc.disable()
+    try:
+        CallGrammar(spelling, [HeldTool("stop", schema)], answer="", parallel=True)
+        del schema
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def fits(name: str, text: str, *, whole: bool = True, single: bool = True, **asked: Any) -> bool:

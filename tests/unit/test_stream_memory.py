@@ -14,7 +14,7 @@ import pytest
 
 from engine import api
 from midstream import protocol
-from midstream.protocol import Credit, Params
+from midstream.protocol import MAX_TOOLS, Credit, Params
 from realtime.codec import Codec
 from realtime.refusal import Refusal
 from realtime.stream import credit as credit_module
@@ -22,12 +22,14 @@ from realtime.stream import memory, weights
 from realtime.stream.credit import AHEAD_BYTES, LEAST_AHEAD_BYTES
 from realtime.stream.memory import MemoryAccount, event_bytes
 from realtime.stream.pending_commands import MOST_UNDER_WAY, PendingCommand
+from realtime.stream.spanned_text import SpannedText
 from realtime.stream.stream import UNREAD_LIMIT
 from realtime.text.stop_strings import StopMatcher
+from realtime.tools.offered import argument_kinds
 from tests.fakes.lone_stream import LoneStream
 from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import endless, opened, rest, start
-from tests.fakes.simulated_server import SimulatedServer
+from tests.fakes.simulated_server import SimulatedServer, toy_tokenizer
 
 HUGE = 2**31 - 1
 BIAS = dict.fromkeys(range(256), 1.0)
@@ -188,6 +190,27 @@ def test_nothing_is_told_again_to_whoever_listens_where_its_account_is_full() ->
     listener.send(protocol.Attach(request_id="a", after=-1))
     assert listener.error().code == "rate_limited"
     assert server.hub.streams[0].outbox.unread_bytes == 0
+
+
+@pytest.mark.parametrize("arguments", ["", '"a":{"type":"number"}', '"a":{"type":"string"}'])
+def test_what_is_known_of_many_tools_weighs_what_it_takes(arguments: str) -> None:
+    parameters = f'{{"type":"object","properties":{{{arguments}}}}}'
+    tools = [f'{{"function":{{"name":"f{at}","parameters":{parameters}}}}}' for at in range(MAX_TOOLS)]
+    written = f"[{','.join(tools)}]".encode()
+
+    def known() -> SpannedText:
+        kinds = argument_kinds(msgspec.json.decode(written, type=list[protocol.Tool]))
+        return SpannedText(toy_tokenizer(), "a", kinds, [65], (), 0, one_call=False)
+
+    known()
+    tracemalloc.start()
+    try:
+        kept = [known()]  # and what Python keeps of what is no more, for the next
+        before = tracemalloc.get_traced_memory()[0]
+        kept += [known() for _ in range(10)]
+        assert tracemalloc.get_traced_memory()[0] - before < sum(one.weight for one in kept[1:])
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_held_is_counted_as_it_comes_and_goes() -> None:
