@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from array import array
 
-import msgspec
 from msgspec.structs import replace
 
 from engine import api
 from engine.int32 import int32
+from engine.packed import packed
 
 MOST_BYTES = 1 << 20  # that one stream takes where it is kept, as `kept_bytes` counts them
 ENTRY_BYTES = 150  # of a note, or of news that are no run, beside what they say
 _TOKEN, TOKEN_BYTES = "i", 4
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class History:
@@ -61,7 +60,7 @@ class History:
             self.bytes += self._run.itemsize
         else:
             self._end_run()
-            told = _encode(replace(news, stream=0))
+            told = packed(replace(news, stream=0))
             self._news.append(api.NewsTold(now, told))
             self.bytes += ENTRY_BYTES + len(told)
 

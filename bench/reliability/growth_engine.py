@@ -82,7 +82,8 @@ class PlayedEngine:
         self._questions += ((gateway, one) for one in commands if isinstance(one, api.Adopt))
 
     def hear(self, commands: list[api.AnyCommand]) -> None:
-        """Of streams."""
+        """Of streams, as they are written to it."""
+        _encode(commands)
         for command in self.keeping.take(commands):
             match command:
                 case api.Submit(stream=number):
@@ -99,6 +100,12 @@ class PlayedEngine:
         self._dead.append(self.keeping)
         self.lives, self.keeping = False, Keeping()
         self._known.clear()
+
+    def forget(self) -> None:
+        """As if it had never been."""
+        self.die()
+        self._dead.clear()
+        self._questions.clear()
 
     # -- what it says --------------------------------------------------------------------------------
 

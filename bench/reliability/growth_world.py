@@ -16,11 +16,15 @@ import time
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
+
+import msgspec
 
 from bench.reliability.growth_engine import PlayedEngine
 from bench.reliability.story_starts import WITH_TOOLS
 from engine import api, toy_model
 from midstream.protocol import Credit, Error, Final, Function, Message, Params, Start, StreamFrame, Tool
+from realtime.codec import Codec
 from realtime.hub.hub import Hub
 from realtime.hub.observers import Observer
 from realtime.hub.registry import LiveStream
@@ -45,6 +49,19 @@ WITH_CALLS: dict[str, Any] = {
     "tools": [Tool(function=Function(name="find")), Tool(function=Function(name="stop"))],
 }
 PLAIN: dict[str, Any] = {"prompt": "Once"}
+# Tokens that say much, as large vocabularies have them, behind those of the toy.
+MUCH = {
+    "dashes": "-" * 80,
+    "spaces": " " * 128,
+    "wide letters": "漢字仮名交じり文漢字仮名交じり文",
+    "emoji": "😀" * 8,
+    "a wide letter among others": "a" * 30 + "é",
+}
+TOKENS = {kind: toy_model.VOCAB + at for at, kind in enumerate(MUCH)}
+VOCAB = toy_model.VOCAB + len(MUCH)
+
+_codec = Codec(None)
+_read_steps = msgspec.msgpack.Decoder(api.StepOutput).decode
 
 
 class TimedLoop(asyncio.SelectorEventLoop):
@@ -77,7 +94,7 @@ def page_s() -> float:
 
 
 class PayingListener(RecordingListener):
-    """It pays for work as a connection does: by waiting."""
+    """It pays for work as a connection does: by waiting; and what it hears it writes as one does."""
 
     def __init__(self, hub: Hub) -> None:
         super().__init__(SimpleNamespace(hub=hub))  # type: ignore[arg-type]
@@ -87,6 +104,16 @@ class PayingListener(RecordingListener):
         wait_s = self._budget.pay(work_s, time.monotonic())
         if wait_s is not None:
             await asyncio.sleep(wait_s)
+
+    def flush(self) -> None:
+        before = len(self.heard)
+        super().flush()
+        for event in self.heard[before:]:
+            _codec.encode(event)
+
+    def forget_what_it_heard(self) -> None:
+        for heard in (self.heard, self.answers, self.errors, self.lost):
+            heard.clear()
 
 
 class LaterCalls:
@@ -116,6 +143,9 @@ class LaterCalls:
         for timer in self._soon:
             asyncio.get_running_loop().call_soon(self._act, timer)
 
+    def forget_cancelled(self) -> None:
+        self._timers = [timer for timer in self._timers if not timer.cancelled]
+
     def _act(self, timer: Timer) -> None:
         self._soon.pop(timer, None)
         _act(timer)
@@ -131,11 +161,12 @@ class World:
         """`asked`: of its start, beside its parameters."""
         self.engine = PlayedEngine()
         self._later = LaterCalls()
+        self._listeners = WeakSet[PayingListener]()
         self.hub = self._gateway(is_home=True)
         self.listener = self.connection()
         fields: dict[str, Any] = {"credit": UNBOUNDED, "on_disconnect": "continue", "return_tokens": True}
         self.start = Start(request_id="a", params=Params(**params), **(fields | asked))
-        self._hubs = [self.hub]
+        self.hubs = [self.hub]
         self._most_steps = math.inf  # to wait for
         self._steps = 0
 
@@ -155,13 +186,22 @@ class World:
 
     def connection(self, hub: Hub | None = None) -> PayingListener:
         """Another, of the same client."""
-        return PayingListener(hub or self.hub)
+        self._listeners.add(listener := PayingListener(hub or self.hub))
+        return listener
+
+    def forget_what_is_played(self) -> None:
+        """What the engine knows and keeps, and listeners have heard: the gateway's own is left."""
+        self.engine.forget()
+        self.start = Start(request_id="a")
+        self._later.forget_cancelled()
+        for listener in self._listeners:
+            listener.forget_what_it_heard()
 
     def begin_anew(self) -> None:
         """In processes that are forked off, which have no threads yet. What was told is told, and of what
         waits a few steps show enough."""
         self._most_steps = STEPS_ALIKE
-        for hub in self._hubs:
+        for hub in self.hubs:
             hub._long_texts._pool = hub._adoptions._pool = TokenizingPool()
         self.listener.heard.clear()
         self.listener.answers.clear()
@@ -206,7 +246,7 @@ class World:
     # -- what is said, each in a turn of its own -----------------------------------------------------
 
     async def say(self, frame: StreamFrame, listener: RecordingListener | None = None) -> None:
-        (listener or self.listener).send(frame)
+        (listener or self.listener).send(as_read(frame))
         await asyncio.sleep(0)
 
     async def steer(self, *frames: StreamFrame) -> None:
@@ -228,7 +268,7 @@ class World:
         self._steps += 1
         output = api.StepOutput(self._steps, news, api.Stats(step_s=0.01))
         self.engine.keeping.tell(output)
-        return output
+        return _read_steps(msgspec.msgpack.encode(output))
 
     async def write(
         self, text: str | bytes, *, logprobs: int | None = None, number: int | None = None
@@ -242,11 +282,16 @@ class World:
         self, tokens: list[int], *, logprobs: int | None = None, number: int | None = None
     ) -> None:
         number = self.stream.number if number is None else number
-        for at in range(0, len(tokens), STEPS_A_TURN):
-            some = self.engine.write(number, tokens[at : at + STEPS_A_TURN], logprobs)
+        at = stopped = 0
+        while at < len(tokens) and stopped < 2:
+            some = list(self.engine.write(number, tokens[at : at + STEPS_A_TURN], logprobs))
             await self._hear_steps([[news] for news in some])
             if self.engine.is_asked:
                 await self.answer()
+            at += len(some)
+            stopped = 0 if some else stopped + 1
+            if stopped:  # until what guards are yet to read is read
+                await self.rest()
         await self.rest()
 
     async def write_to_all(self, text: str) -> None:
@@ -273,7 +318,7 @@ class World:
             if self.engine.is_asked:
                 await self.answer()
                 still, steps = 0, steps + 1
-            elif any(hub._long_texts.keys or not hub._incoming._lines.empty for hub in self._hubs):
+            elif any(hub._long_texts.keys or not hub._incoming._lines.empty for hub in self.hubs):
                 await asyncio.sleep(0.001)
                 still = 0
             else:
@@ -314,12 +359,23 @@ class World:
     async def be_adopted(self, *frames: StreamFrame) -> None:
         """The client comes to another gateway with these frames, to which the engine gives the streams."""
         other = self._gateway(is_home=False)
-        self._hubs.append(other)
+        self.hubs.append(other)
         self.listener = self.connection(other)
         await self.steer(*frames)
+
+
+def as_read(frame: StreamFrame) -> StreamFrame:
+    """As a connection reads it: nothing of it is anybody else's."""
+    read = _codec.decode(msgspec.json.encode(frame).decode())
+    assert isinstance(read, StreamFrame)
+    return read
 
 
 @functools.cache
 def model() -> ServedModel:
     definition = json.loads((toy_model.FOLDER / "tokenizer.json").read_text())
-    return ServedModel("toy", Tokenizer(definition, WITH_TOOLS), toy_model.VOCAB, CONTEXT, "fp")
+    added = definition["added_tokens"]
+    added += [
+        added[-1] | {"id": TOKENS[kind], "content": text, "special": False} for kind, text in MUCH.items()
+    ]
+    return ServedModel("toy", Tokenizer(definition, WITH_TOOLS), VOCAB, CONTEXT, "fp")

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from engine import api
 from engine.history import MOST_BYTES
 from engine.int32 import int32
+from engine.packed import packed
 from midstream import protocol
 from midstream.protocol import Params, Past, PastAdjust, PastInject
 from realtime.hub.frame_tokenizing import Opening, start_digest
@@ -91,7 +92,7 @@ def keep(
         start, start_digest(frame), params, deadline, grace_s, fingerprint, waits, origin, generation
     )
     try:
-        encoded = msgspec.msgpack.encode(record)
+        encoded = packed(record)
     except OverflowError:  # a schema may have a number beyond 64 bits
         return None
     kept = api.Keep(engine_key(key), encoded, grace_s, start=record.digest)

@@ -14,6 +14,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from engine.int32 import int32, of_int32
+from engine.packed import packed
 from midstream import protocol
 from midstream.protocol import Guard, Message, Params
 from realtime.stream.engine_commands import SteeringFrame, index_of
@@ -70,7 +71,6 @@ Told = (
     | Submitted
 )
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Told | PutIn).decode
 
 
@@ -86,8 +86,8 @@ def encode_told(told: Told) -> bytes:
         return b""
     if isinstance(told, protocol.Inject):  # what it says is in its tokens; whose results they are, is not
         inject = replace(in_tokens(told), text=None, tokens=None)
-        return _encode(PutIn(inject, int32(told.tokens or ())))
-    return _encode(told)
+        return packed(PutIn(inject, int32(told.tokens or ())))
+    return packed(told)
 
 
 def in_tokens(inject: protocol.Inject) -> protocol.Inject:

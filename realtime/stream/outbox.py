@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import takewhile
+from sys import getsizeof
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,6 +46,7 @@ from realtime.tools.parts import Lengths
 
 HISTORY_LIMIT = 512  # events that nobody is known to have read; whoever needs older ones gets a snapshot
 HISTORY_BYTES = 256 << 10  # and so many bytes of them
+SHORT = 88  # bytes of a text, that are counted with its token
 
 
 NONE_BESIDE = Lengths()
@@ -66,7 +68,7 @@ class PendingToken(Struct, gc=False):
 
     def weigh(self) -> None:
         self.bytes = TOKEN_BYTES + (LOGPROB_BYTES * (1 + len(self.logprob.top)) if self.logprob else 0)
-        if self.token is None:
+        if self.token is None or getsizeof(self.delta) > SHORT:
             self.bytes += text_bytes(self.delta)
         if self.beside:
             self.bytes += sum(map(event_bytes, self.beside))
@@ -151,7 +153,7 @@ class Outbox:
         """With which nothing else is known."""
         self.items.append(pending := PendingToken(index, delta, token, logprob))
         self._waiting_tokens += 1
-        if logprob is not None:
+        if logprob is not None or getsizeof(delta) > SHORT:
             pending.weigh()
         self._waiting_bytes += pending.bytes
 

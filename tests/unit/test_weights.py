@@ -16,19 +16,22 @@ import pytest
 from msgspec.structs import replace
 
 from engine import api, toy_model
+from engine.history import ENTRY_BYTES, History
 from midstream import protocol
 from midstream.protocol import SUBPROTOCOLS, Credit, Guard, Params
 from realtime.codec import Codec
 from realtime.guards.pattern import Pattern
 from realtime.http.openai import chat_dialect
 from realtime.http.openai.choice_accumulator import Choice
-from realtime.hub.told import in_tokens
+from realtime.hub.told import encode_told, in_tokens
 from realtime.pieces import at_once
 from realtime.refusal import Refusal
+from realtime.stream import credit
 from realtime.stream import stream as stream_module
 from realtime.stream.context import of_prompt
 from realtime.stream.engine_commands import SteeringFrame
 from realtime.stream.memory import event_bytes
+from realtime.stream.outbox import Outbox
 from realtime.stream.params import resolved
 from realtime.stream.pending_commands import CallFrame
 from realtime.stream.stream import STREAM_BYTES, Stream
@@ -286,6 +289,39 @@ def test_a_whole_answer_weighs_what_it_takes_once_it_was_told(letter: str) -> No
         msgspec.json.encode(at_once(chat_dialect.whole_choice(choice, "stop")))
         taken = taken_now()
     assert 0.8 * taken < weighed < 2 * taken
+
+
+@pytest.mark.parametrize(("letter", "length"), [("x", 100), ("é", 100), ("漢", 100), ("漢", 7), ("😀", 8)])
+def test_a_token_that_says_much_weighs_what_it_takes_while_it_waits(letter: str, length: int) -> None:
+    outbox = Outbox("a", credit.Credit(None, window=64))
+    with traced() as taken_now:
+        for at in range(1_000):
+            outbox.put_token(at, f"{letter}{at:0>{length}}", 65)
+        taken = taken_now()
+    assert 0.8 * taken < outbox.unread_bytes < 3 * taken, "once it is told a text may take twice as much"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        protocol.ToolResult(request_id="a", call_id="b", content="x" * 3_000),
+        protocol.Inject(request_id="a", tokens=[65] * 750),
+        api.News(1, tokens=[65] * 3_000),
+    ],
+    ids=lambda told: type(told).__name__,
+)
+def test_what_is_kept_for_other_gateways_weighs_what_it_takes(told: Any) -> None:
+    """An encoder's bytes have room for half as much again."""
+    history = History(0.0)
+    with traced() as taken_now:
+        for _ in range(100):
+            if isinstance(told, api.News):
+                history.tell(told, 0.0)
+            else:
+                history.note(0, encode_told(told), 0.0)
+        taken, weighed = taken_now(), history.bytes
+    assert weighed > 100 * (3_000 + ENTRY_BYTES)
+    assert 0.9 * taken < weighed < 1.1 * taken
 
 
 def test_what_is_asked_from_elsewhere_weighs_what_it_takes() -> None:
