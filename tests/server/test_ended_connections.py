@@ -77,7 +77,7 @@ async def test_of_a_connection_that_ended_nothing_waits_until_garbage_is_looked_
 
 
 def _kept() -> list[object]:
-    return [one for one in gc.get_objects() if isinstance(one, TimedHttpProtocol | WebSocketProtocol)]
+    return [one for one in gc.get_objects() if issubclass(type(one), TimedHttpProtocol | WebSocketProtocol)]
 
 
 class Whole:
