@@ -104,7 +104,7 @@ class SpannedText:
         self._read_since = 0  # bytes, since the last of them was made
         self._injected: list[Injected] = []
         self._injected_tokens = 0
-        self._unread = array("i")  # of the last injection
+        self._unread = 0  # tokens of the last injection
         self.bytes_read = 0  # of injections, ever
         self._turns: list[int] = []  # how many injections there were with each that opened one
         self._has_whole = False  # calls, in the last turn: asked for with every token
@@ -260,7 +260,7 @@ class SpannedText:
             self._add(_inject(self._reader, injected))
             self._note_read(tokens)
         else:
-            self._unread = injected.tokens
+            self._unread = len(tokens)
             if len(tokens) <= FEW:
                 self.read_on()
 
@@ -276,12 +276,14 @@ class SpannedText:
     @property
     def injected_read(self) -> int:
         """Tokens that were injected, and have been read."""
-        return self._injected_tokens - len(self._unread)
+        return self._injected_tokens - self._unread
 
     def read_on(self) -> None:
-        sizes = accumulate(map(self._size, self._unread))
-        most = next((at for at, size in enumerate(sizes, 1) if size >= READ_AT_ONCE), len(self._unread))
-        some, self._unread = self._unread[:most], self._unread[most:]
+        tokens = memoryview(self._injected[-1].tokens)
+        unread = tokens[len(tokens) - self._unread :]
+        sizes = accumulate(map(self._size, unread))
+        some = unread[: next((at for at, size in enumerate(sizes, 1) if size >= READ_AT_ONCE), len(unread))]
+        self._unread -= len(some)
         self._add(self._reader.inject(some, self._fed))
         size = sum(map(self._size, some))
         self._read_since += size

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.reliability.growth import EVERY
-from bench.reliability.growth_accounts import account
+from bench.reliability.growth_accounts import account, weighed
 from bench.reliability.growth_acts import ACTS, NothingThereError
 from bench.reliability.growth_states import STATES
 from midstream import protocol
@@ -70,6 +70,16 @@ async def test_no_act_grows_faster_than_what_it_is_done_to(state: str) -> None:
         if large > FEW_LINES and large > MOST_GROWTH * (small := await lines(state, act, SMALL)):
             grown[act] = small, large
     assert grown == {}
+
+
+@pytest.mark.usefixtures("_alone")
+def test_an_injection_that_is_yet_to_be_read_is_kept_once() -> None:
+    """What was left of it was kept besides, in no account."""
+    state = EVERY["an injection that is not read"]
+    half, whole = weighed(state, 8_192), weighed(state, 16_384)
+    taken, counted = whole.taken - half.taken, sum(whole.accounts) - sum(half.accounts)
+    assert counted > 10 * 8_192
+    assert taken < 1.1 * counted
 
 
 @pytest.mark.usefixtures("_alone")
