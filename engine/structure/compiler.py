@@ -36,6 +36,8 @@ def limits(lexer_states: int, width: int, fuel: int) -> LLParserLimits:
         step_max_items=10_000,
         max_items_in_row=width,
         max_lexer_states=lexer_states,
+        # It makes states that nobody limits, 50 KB of a terminal with `\w`, and masks are no quicker for it.
+        precompute_large_lexemes=False,
         verbose_errors=True,  # or nothing tells what a lexer has done
     )
 

@@ -40,8 +40,7 @@ class Outlook:
         self.error: str | None = None
 
     def fail(self, error: BaseException) -> None:
-        known = isinstance(error, GrammarError)
-        self.error = str(error) if known else "The grammar cannot be followed: its matcher failed."
+        self.error = _sentence(error)
 
 
 class Constraint:
@@ -69,7 +68,7 @@ class Constraint:
         self._changes: list[Change] = []  # that the matcher has not been told of
         self._submitted = False
         self._matcher: Matcher | None = None  # the threads'
-        self._error: BaseException | None = None  # of a change that it could not follow
+        self._error: str | None = None  # of a change that it could not follow
         self._follower = Follower()
         self._changed = changed
         changed()
@@ -184,7 +183,7 @@ class Constraint:
 
     def _follow(self, changes: list[Change], outlook: Outlook) -> None:
         if self._error is not None:
-            raise self._error
+            raise GrammarError(self._error)
         if self._matcher is None:
             if self._vocabulary is None:
                 raise GrammarError("This model's tokens have no bytes that a grammar could be followed by.")
@@ -202,5 +201,10 @@ class Constraint:
         try:
             return change(self._matcher) is not False
         except BaseException as error:
-            self._error = error
+            self._error = _sentence(error)  # the error itself knows this: all of it would wait to be garbage
             raise
+
+
+def _sentence(error: BaseException) -> str:
+    known = isinstance(error, GrammarError)
+    return str(error) if known else "The grammar cannot be followed: its matcher failed."

@@ -39,10 +39,9 @@ from engine.structure.vocabulary import Vocabulary
 from engine.structure.worker import take_long
 
 WEIGHED = 2_000_000  # expressions that lexers may have worked at before it is looked at how many they have
-# What they keep of each, as measured: of what compiling comes to, which is little of a class of all letters,
-# and much of each of a thousand terminals that begin with one, or are joined of others, as `A & B`.
-WORKED_BYTES, COMPILED_BYTES = 2, 12
-LETTERS, MORE_BYTES = 60_000, 120  # of what compiling comes to beyond so many
+# What they keep of each, as measured: in a step, and as they are compiled, where that is 8 to 20 of a class
+# of letters, or of terminals that are joined, as `A & B`. A character of a source takes 10 to 90 beside.
+WORKED_BYTES, COMPILED_BYTES, SOURCE_BYTES = 2, 12, 50
 MOST_FORCED = 128  # bytes that are looked for at once, each in some 10 microseconds
 NO_ROOM = (
     "The grammar has come to take more memory than is left for those of your streams: try again when some of "
@@ -156,7 +155,7 @@ class Matcher:
         """What lexers have come to. Raises GrammarError where there is no room for it."""
         self._unweighed = 0
         lexers = self._fresh.items()
-        kept = sum(_kept(self._compiled_work[source], work_of(fresh)) for source, fresh in lexers)
+        kept = sum(_kept(source, self._compiled_work[source], work_of(fresh)) for source, fresh in lexers)
         if not self._share.keep(kept):
             self._forget_lexers()
             raise GrammarError(NO_ROOM)
@@ -416,10 +415,9 @@ class Matcher:
         return GrammarError(f"The grammar cannot be followed any further: {reason_of(matcher)}.")
 
 
-def _kept(compiled: int, worked: int) -> int:
-    """Bytes of a lexer that has worked at so many expressions, as it was compiled, and ever."""
-    begun = COMPILED_BYTES * min(compiled, LETTERS) + MORE_BYTES * max(0, compiled - LETTERS)
-    return begun + WORKED_BYTES * (worked - compiled)
+def _kept(source: str, compiled: int, worked: int) -> int:
+    """Bytes of what was compiled, whose lexer worked at so many expressions for that, and ever."""
+    return SOURCE_BYTES * len(source) + COMPILED_BYTES * compiled + WORKED_BYTES * (worked - compiled)
 
 
 def _behind(forced: list[int], token: int) -> list[int]:

@@ -3,8 +3,10 @@ hurts. On the toy; `tests/properties/test_grammars.py` tries them in every order
 
 from __future__ import annotations
 
+import gc
 import itertools
 import threading
+import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
 from threading import Event
@@ -693,6 +695,22 @@ def test_what_a_matcher_could_not_follow_it_says_nothing_behind(monkeypatch: pyt
     constraint.truncate(2)
     constraint.submit()()
     assert constraint.outlook.error == "There is no room."
+
+
+def test_a_matcher_that_could_not_follow_is_gone_with_its_stream() -> None:
+    """And not when garbage is looked for: until then it would count for its tenant's other streams."""
+    constraint = Constraint(told(Grammar(regex="abc")).source, toy_vocabulary(), 0, lambda: None)
+    constraint.append([98], 0)
+    constraint.submit()()
+    assert constraint.outlook.error is not None
+    gone = weakref.ref(constraint)
+    gc.collect()
+    gc.disable()
+    try:
+        del constraint
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @OVERLAPS

@@ -153,16 +153,12 @@ def test_what_was_asked_about_and_does_too_much_is_refused_and_leaves_nothing() 
     assert matcher.mask() == fresh.mask()
 
 
-# What may come of the first is looked through as they are compiled: 9 MiB of each that is, and 6.
-LETTERS = "\n".join(
-    ["start: " + " ".join(f"T{at}" for at in range(300)), *(f"T{at}: /\\w{at}/" for at in range(300))]
-)
+# 6 MiB of each, before anything has come.
 JOINED = 'start: U "z"\nT: /((x){1,2}){300,1200}/\nV: /((.){50,51}|[^a])*/\nU: T & V'
 
 
-@pytest.mark.parametrize("lark", [LETTERS, JOINED], ids=["letters", "joined"])
-def test_what_compiling_comes_to_counts_before_anything_has_come(lark: str) -> None:
-    memory, source = MatcherMemory(room=200_000), source_of(Grammar(lark=lark))
+def test_what_compiling_comes_to_counts_before_anything_has_come() -> None:
+    memory, source = MatcherMemory(room=100_000), source_of(Grammar(lark=JOINED))
     one, other = (Matcher(source, toy_vocabulary(), share=memory.share(tenant)) for tenant in (1, 2))
     each = memory.taken(1)
     assert each * STATE_BYTES > 6 << 20
@@ -176,12 +172,29 @@ def test_what_compiling_comes_to_counts_before_anything_has_come(lark: str) -> N
     assert memory.taken() == 0
 
 
-def test_an_expression_of_all_letters_takes_no_more_than_each_may_have() -> None:
-    memory = MatcherMemory()
-    Matcher(
-        source_of(Grammar(regex=r"(\w+[ ,.]?){1,300}")), toy_vocabulary(), share=(share := memory.share())
-    )
-    assert share.beyond_first == 0
+# Compiling some comes to much that nothing is kept of; and what may come of 300 was looked through: 9 MiB.
+KINDS = 'start: A " " B " " C\nA: /\\w+/\nB: /[^\\W\\d]+/\nC: /[\\w-]+@[\\w ]{1,50}/'
+LETTERS = "\n".join(
+    ["start: " + " ".join(f"T{at}" for at in range(300)), *(f"T{at}: /\\w{at}/" for at in range(300))]
+)
+
+
+@pytest.mark.parametrize(
+    ("lark", "kib"), [("start: /(\\w+[ ,.]?){1,300}/", 0), (KINDS, 1400), (LETTERS, 1400)]
+)
+def test_expressions_of_all_letters_take_little_more_than_each_may_have(lark: str, kib: int) -> None:
+    """So that a tenant has room for some hundred that follow such."""
+    memory, source = MatcherMemory(), source_of(Grammar(lark=lark))
+    Matcher(source, toy_vocabulary(), share=(share := memory.share()))
+    assert share.beyond_first * STATE_BYTES <= kib << 10
+
+
+def test_a_grammar_counts_by_its_length_as_well() -> None:
+    """1.5 MiB of this, of which its lexer is a tenth."""
+    memory, choices = MatcherMemory(), [f"{number:_>20}" for number in range(1200)]
+    share = memory.share()
+    Matcher(source_of(Grammar(choice=choices)), toy_vocabulary(), share=share)
+    assert share.lexer_bytes > 1 << 20
 
 
 def test_what_there_was_no_room_for_is_gone_and_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
