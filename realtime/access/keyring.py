@@ -2,9 +2,10 @@
 now.
 
 It looks at the file whenever a key is shown, and when it is asked to. One that has changed is read in a
-thread, as ten thousand keys take half a second: whoever shows a key meanwhile waits for that, and nobody
-else. A file that has become unreadable, or is not whole, changes nothing: it is reported once, and what was
-last read holds.
+thread of its own, as ten thousand keys take half a second: whoever shows a key meanwhile waits for that, and
+nobody else; and nobody waits for what else takes long in threads, such as names that are looked up in vain. A
+file that has become unreadable, or is not whole, changes nothing: it is reported once, and what was last read
+holds.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +41,7 @@ class Keyring:
         self._path = path
         self._reported: tuple[Version, str] | None = None
         self._reading = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="keys")
         self._version = _version(path)
         tell_if_endless(path)
         self._keys = _keys_of(read(path))
@@ -73,7 +76,7 @@ class Keyring:
         if version == self._version:
             return  # somebody has read it meanwhile
         try:
-            self._keys = await asyncio.to_thread(_read_again, self._path)
+            self._keys = await self._read_again()
         except KeyFileError as problem:
             self._report(version, problem)
             if isinstance(problem, KeyFileUnreadableError):
@@ -83,6 +86,13 @@ class Keyring:
             log.info("the key file has changed: %d keys", len(self._keys.holders))
             self.on_change()
         self._version = version
+
+    async def _read_again(self) -> Keys:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._thread, _read_again, self._path)
+        except RuntimeError as error:  # no thread can be started
+            raise KeyFileUnreadableError(f"the key file {self._path} cannot be read: {error}") from None
 
     def _report(self, version: Version, problem: KeyFileError) -> None:
         if (version, str(problem)) != self._reported:

@@ -36,8 +36,9 @@ class AdoptedProcess:
         server."""
         if self._end is None:
             loop = asyncio.get_running_loop()
-            self._end = loop.create_future()
-            threading.Thread(target=self._wait, args=(loop, self._end), name="reaper", daemon=True).start()
+            end: asyncio.Future[int] = loop.create_future()
+            threading.Thread(target=self._wait, args=(loop, end), name="reaper", daemon=True).start()
+            self._end = end  # where no thread can be started, who asks again tries again
         return await asyncio.shield(self._end)
 
     def _wait(self, loop: asyncio.AbstractEventLoop, end: asyncio.Future[int]) -> None:

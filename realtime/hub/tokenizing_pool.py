@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import ParamSpec, TypeVar
 
@@ -66,7 +66,10 @@ class TokenizingPool:
                 line.free += 1
                 if size > LONG:
                     self._has_long = False
-                    self._executor.submit(trim_heap)
+                    with suppress(
+                        RuntimeError
+                    ):  # no thread can be started: who waits has a turn all the same
+                        self._executor.submit(trim_heap)
                 self._give_turns()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from http.client import responses as phrases
@@ -386,10 +387,12 @@ class TimedHttpProtocol(H11Protocol, SmallReads):
 
 
 def set_up(sock: socket.socket, unheard_timeout_s: float) -> None:
-    """Have the kernel notice a host that is gone, and buffer little. An option that it lacks is left out."""
+    """Have the kernel notice a host that is gone, and buffer little. An option that it lacks is left out, and
+    so is one that it does not take, as in a sandbox, or of a peer that has gone already."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (*_TCP_OPTIONS, ("TCP_USER_TIMEOUT", int(unheard_timeout_s * 1000))):
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    user_timeout = ("TCP_USER_TIMEOUT", int(unheard_timeout_s * 1000))
+    tcp = [(socket.IPPROTO_TCP, name, value) for name, value in (*_TCP_OPTIONS, user_timeout)]
+    for level, name, value in [(socket.SOL_SOCKET, "SO_KEEPALIVE", 1), *tcp]:
+        with suppress(OSError, AttributeError):
+            sock.setsockopt(level, getattr(socket, name), value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import sys
@@ -752,3 +754,25 @@ async def test_the_kernel_is_told_to_notice_a_vanished_host_later_than_a_slow_re
         assert kept(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
         if sys.platform == "linux":
             assert kept(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 17_000
+
+
+async def test_a_connection_that_does_not_take_an_option_is_served_and_counted_as_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of a peer that has gone already, by some systems, or in a sandbox that knows fewer of them."""
+    take = socket.socket.setsockopt
+
+    def refuse(sock: socket.socket, level: int, option: int, value: Any) -> None:
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_KEEPALIVE):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        take(sock, level, option, value)
+
+    async with serving(hello, **KEPT) as server:
+        monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+        async with raw_socket(server) as peer:
+            assert await ask(peer) == b"hello"
+            assert len(server.http.open) == 1
+        async with asyncio.timeout(10):
+            while server.state.connections:  # noqa: ASYNC110 - each turn may end it
+                await asyncio.sleep(0)
+        assert len(server.http.open) == 0

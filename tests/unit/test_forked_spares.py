@@ -134,3 +134,19 @@ async def test_a_process_that_was_adopted_is_ended_and_waited_for() -> None:
         os.kill(pid, 0)
     process.kill()
     await process.wait()
+
+
+async def test_a_process_that_was_adopted_is_waited_for_again_where_no_thread_could_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    process = AdoptedProcess(asleep())
+    process.kill()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_more)
+        with pytest.raises(RuntimeError):
+            await process.wait()
+    async with asyncio.timeout(10):
+        assert await process.wait() == -signal.SIGKILL

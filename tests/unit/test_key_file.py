@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,39 @@ def test_a_key_that_is_for_the_metrics_now_holds_nothing_else_any_more(file: Pat
     asyncio.run(ring.reload())
     assert not ring.holds(alice)
     assert not ring.has_tenant("alice")
+
+
+async def test_keys_are_read_though_all_threads_are_taken_that_look_up_names(
+    file: Path, capsys: Capture
+) -> None:
+    added(file, capsys, "alice")
+    ring, found = Keyring(file), threading.Event()
+    key = added(file, capsys, "bob")
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    looking_up = loop.run_in_executor(None, found.wait)
+    try:
+        async with asyncio.timeout(10):
+            assert await ring.holder(key) is not None
+    finally:
+        found.set()
+        await looking_up
+
+
+def test_a_key_that_was_known_is_known_though_no_thread_can_be_started_to_read_the_others(
+    file: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    key = added(file, capsys, "alice")
+    ring = Keyring(file)
+    other = added(file, capsys, "bob")
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_more)
+        assert holder(ring, key) is not None
+        assert holder(ring, other) is None
+    assert holder(ring, other) is not None
 
 
 def test_a_revoked_key_is_gone_and_its_tenant_with_the_last(file: Path, capsys: Capture) -> None:

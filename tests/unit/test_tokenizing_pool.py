@@ -76,6 +76,22 @@ async def test_who_goes_while_it_waits_is_passed_over_and_who_fails_gives_its_tu
     await crowd.finish("d")
 
 
+async def test_who_waits_behind_a_long_text_has_its_turn_though_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_more(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    crowd = Crowd()
+    for name in "ab":
+        crowd.ask(name, size=LONG + 1)
+    await crowd.until_begun("a")
+    await crowd.finish("a")
+    await crowd.until_begun("b")
+    await crowd.finish("b")
+
+
 async def test_of_long_texts_there_is_one_at_a_time_and_a_short_one_waits_for_none() -> None:
     crowd = Crowd(threads=3)
     crowd.ask("long", size=LONG + 1)
