@@ -21,6 +21,7 @@ from midstream.protocol import Fork, Function, Grammar, Guard, Message, Params, 
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
+from realtime.hub.adoptions import AT_ONCE
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
@@ -186,6 +187,7 @@ async def test_forks_that_were_looked_for_elsewhere_begin_one_after_the_other(
         listener.send(
             protocol.Start(request_id=f"fork{n}", fork=Fork(request_id="a"), on_disconnect="continue")
         )
+    monkeypatch.setattr("realtime.hub.adoptions.AT_ONCE", 20)
     await asyncio.sleep(0)
     searches = here.hub._keepers._searches
     assert len(searches) == 20
@@ -390,9 +392,7 @@ async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_
 
     async def in_vain(*numbers: int) -> None:
         here.hub.serving.engines[0]._unanswered.clear()  # it is taken for well again
-        looked_for = (
-            here.hub._keepers.search(number, bytes([number]), None, lambda: True) for number in numbers
-        )
+        looked_for = (here.hub._keepers.search(number, bytes([number]), None) for number in numbers)
         await asyncio.gather(*looked_for)
 
     await in_vain(1, 2, 3)
@@ -423,7 +423,7 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     here = SimulatedServer(SIZE, keeps=True, engines=2)
     key, journal = await a_journal()
     start = b"digest" if claims else None
-    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start, lambda: True))
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start))
     await asyncio.sleep(0)
     quick, slow = here.hub.serving.engines.values()
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
@@ -501,6 +501,41 @@ async def test_of_a_crowd_that_is_looked_for_few_go_on_in_a_turn_and_nobody_wait
         assert gone_on == so_far
     await asyncio.gather(*looking)
     assert sorted(gone_on) == list(range(11))
+
+
+@pytest.mark.parametrize("answer", [api.Adopted, api.Claimed])
+async def test_of_one_who_looks_for_a_crowd_an_engine_is_asked_for_few_at_a_time(
+    answer: type[api.Adopted | api.Claimed],
+) -> None:
+    """What it answers may be a MiB each: of all at once it took the gateway for one that reads nothing, and
+    hung up on it, with everybody's streams. What another gateway is about to begin is in nobody's way."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    crowd, other = RecordingListener(here), RecordingListener(here, "other")
+    for number in range(2 * AT_ONCE + 1):
+        crowd.send(endless(f"a{number}", on_disconnect="continue"))
+    other.send(endless("b", on_disconnect="continue"))
+    asked = list[int]()
+    for so_far in (AT_ONCE + 1, 2 * AT_ONCE + 1, 2 * AT_ONCE + 2):
+        before, asked = asked, await asked_for(here)
+        assert len(asked) == so_far
+        for number in asked[len(before) :]:
+            here.hub.receive_answer(0, answer(number))
+    for number in asked:  # what was claimed is looked for again, and is nowhere
+        here.hub.receive_answer(0, api.Adopted(number))
+    while here.hub._keepers._searches:
+        for number in list(here.hub._keepers._searches):
+            here.hub.receive_answer(0, api.Adopted(number))
+        await asyncio.sleep(0)
+    await settled()
+
+
+async def asked_for(here: SimulatedServer) -> list[int]:
+    """The numbers that its engine was asked for, each once, when nothing goes on by itself any more."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    said = itertools.chain.from_iterable(here.down)
+    return list(dict.fromkeys(one.stream for one in said if isinstance(one, api.Adopt)))
 
 
 async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_events(
