@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from engine import api
 from engine.listening import limits
@@ -22,6 +22,10 @@ STREAM_BYTES = 1100  # of one, beside what stands in its journal: thousands may 
 OLD_AT_ONCE = 100  # that are dropped: very many may be old by now, and the engine waits meanwhile
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
 class KeptStream(Generic[G]):
     def __init__(self, journal: Journal, tenant: int, owner: G, number: int) -> None:
         self.journal = journal
@@ -30,10 +34,21 @@ class KeptStream(Generic[G]):
         self.owner: G | None = owner
         self.number: int | None = number  # the engine's; None once it has ended
         self.until = 0.0  # for which it is kept, once it has, by the clock
+        self._waiting: Timer | None = None
 
     @property
     def is_orphan(self) -> bool:
         return self.owner is None
+
+    def wait(self, timer: Timer) -> None:
+        """For another gateway, until the time is over."""
+        self.owner, self._waiting = None, timer
+
+    def belong_to(self, owner: G) -> None:
+        """Who may leave it again, and so may the next, very often within that time."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self.owner, self._waiting = owner, None
 
 
 class _Share(Generic[G]):

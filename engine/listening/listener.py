@@ -272,7 +272,8 @@ class Listener:
             gateway.refuse_number(number)
             return
         if kept.journal.whole:
-            former, kept.owner = kept.owner, gateway
+            former = kept.owner
+            kept.belong_to(gateway)
             if former is not gateway:
                 kept.journal.adoptions += 1
             if kept.number is not None:
@@ -315,17 +316,14 @@ class Listener:
         kept = owner.kept
         if kept is None or not kept.journal.whole:
             return False
-        kept.owner = None
         self._owners[number] = owner._replace(gateway=None)
         grace_s = min(kept.journal.keep.grace_s, limits.MOST_GRACE_S)
-        self._loop.call_later(grace_s, self._abandon, kept, kept.journal.adoptions)
+        kept.wait(self._loop.call_later(grace_s, self._abandon, kept))
         return True
 
-    def _abandon(self, kept: KeptStream[Gateway], adoptions: int) -> None:
+    def _abandon(self, kept: KeptStream[Gateway]) -> None:
         """Nobody has come for it."""
         with self._lock:
-            if not kept.is_orphan or kept.journal.adoptions != adoptions:
-                return
             self._kept.drop(kept)
             number = kept.number
         if number is not None:

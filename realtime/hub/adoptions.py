@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from engine import api
 from midstream import protocol
@@ -23,7 +24,7 @@ from realtime.hub.frame_tokenizing import guards_length, start_digest
 from realtime.hub.incoming_news import tokens_computed
 from realtime.hub.keepers import Found, Keepers, Search, forget
 from realtime.hub.keeping import Keeping
-from realtime.hub.listener import Listener
+from realtime.hub.listener import Listener, Payer
 from realtime.hub.long_texts import told
 from realtime.hub.observers import Observer, StreamOrigin
 from realtime.hub.rebuilt_stream import RebuiltStream, Telling
@@ -45,6 +46,7 @@ SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that 
 # Of the building of streams, half a millisecond each, or of what is begun since nobody has it: very many may
 # be looked for at once.
 PIECES_A_TURN = 8
+AT_ONCE = 16  # of one payer's streams: as many MiB, where each is as long as may be kept
 
 
 def another_content(key: StreamKey) -> Refusal:
@@ -90,6 +92,7 @@ class Adoptions:
         self._keepers = keepers
         self._pool = pool
         self._window = window
+        self._places = WeakValueDictionary[Payer, asyncio.Semaphore]()
         self.closed = False  # whether nothing is taken over any more
         self._turns = Slices[Turn](
             _begin, most=PIECES_A_TURN, next_turn=_next_turn, owner=attrgetter("payer")
@@ -128,28 +131,45 @@ class Adoptions:
         self._check_open()
         listener.owe(SEARCH_S + ASK_S * self._keepers.count)
         try:
-            search = await self._keepers.search(number, engine_key(key), start, lambda: not listener.gone)
-            await self._turn(listener)  # whatever becomes of it: engines answer many in one
-            found = search.latest
-            for other in search.found:
-                if other is not found:
-                    forget(other.engine, number)
-            if found is not None and listener.gone:
-                found.engine.say(api.Disown(number))  # it waits there for whoever comes next
-            elif found is not None:
-                await self._build(key, number, search, found, listener, starts=start is not None)
-            elif search.is_another:
-                raise another_content(key)
-            elif search.doubtful and start is None:
-                raise Refusal(
-                    "overloaded",
-                    f'An engine that may have request "{key.request_id}" does not answer, or is being'
-                    " started.",
-                    retry_after_ms=1000,
-                )
+            while True:
+                async with self._place(listener):
+                    if listener.gone:  # or it would be taken from whoever reads it by now
+                        return
+                    search = await self._keepers.search(number, engine_key(key), start)
+                    if not search.is_claimed:
+                        await self._take(key, number, search, listener, starts=start is not None)
+                        return
+                await self._keepers.settled(search)
         finally:
             self._keepers.close(number)
             self._serving.flush()
+
+    def _place(self, listener: Listener) -> asyncio.Semaphore:
+        """Of one payer's so many are looked for, and built, at a time. What engines answer is as long as what
+        they keep: all of one's at once would be more than an engine waits for us to take."""
+        return self._places.setdefault(listener.payer, asyncio.Semaphore(AT_ONCE))
+
+    async def _take(
+        self, key: StreamKey, number: int, search: Search, listener: Listener, *, starts: bool
+    ) -> None:
+        """What was found, if anything was."""
+        await self._turn(listener)  # whatever becomes of it: engines answer many in one
+        found = search.latest
+        for other in search.found:
+            if other is not found:
+                forget(other.engine, number)
+        if found is not None and listener.gone:
+            found.engine.say(api.Disown(number))  # it waits there for whoever comes next
+        elif found is not None:
+            await self._build(key, number, search, found, listener, starts=starts)
+        elif search.is_another:
+            raise another_content(key)
+        elif search.doubtful and not starts:
+            raise Refusal(
+                "overloaded",
+                f'An engine that may have request "{key.request_id}" does not answer, or is being started.',
+                retry_after_ms=1000,
+            )
 
     def settle(self, key: StreamKey) -> None:
         """Who asks elsewhere for the same may know what came of it."""

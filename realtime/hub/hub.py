@@ -67,6 +67,7 @@ from realtime.text.decoded_turn import Turns
 from realtime.text.served_model import ServedModel
 
 TOKEN_S = 150e-9  # what a token costs the engine that it is told of, and may have computed already
+KEPT_BYTE_S = 10e-9  # one of what an engine is to keep of a stream, on its way there
 RESTORED_S = 60e-9  # a token whose memory was given up, is looked for again, and given back
 CANCELLED_A_TURN = 64  # streams
 LONG_TEXT = 2_000  # characters; fewer are tokenized in a millisecond or so, more in a thread
@@ -479,7 +480,10 @@ class Hub:
         self._subscriptions.subscribe(stream, listener)
         self._registry.pays(entry, listener.payer)
         self._empty.clear()
-        listener.owe(TOKEN_S * len(stream.context) + stream.context.counting_s)
+        kept = (
+            0 if stream.keeping is None else stream.keeping.history_bytes
+        )  # a fork's is all of its parent's
+        listener.owe(TOKEN_S * len(stream.context) + stream.context.counting_s + KEPT_BYTE_S * kept)
         self._observer.started(
             stream,
             StreamOrigin(key.tenant, model.name, caller.route, frame.traceparent, caller.key),

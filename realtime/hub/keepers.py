@@ -60,6 +60,11 @@ class Search:
         return max(self.found, key=lambda one: (one.journal.adoptions, one.journal.moves), default=None)
 
     @property
+    def is_claimed(self) -> bool:
+        """By another gateway, which is about to begin it."""
+        return self.claimed_at is not None and not self.found
+
+    @property
     def doubtful(self) -> bool:
         """Whether somebody who has not answered may have it."""
         return self._doubtful or bool(self.silent)
@@ -161,24 +166,20 @@ class Keepers:
         at = self._settled_at
         return at is not None and (not self.count or self._clock() < at)
 
-    async def search(
-        self, number: int, name: bytes, start: bytes | None, wanted: Callable[[], bool]
-    ) -> Search:
+    async def search(self, number: int, name: bytes, start: bytes | None) -> Search:
         """It takes in news of what is found until `close`. `start`, as a digest: who searches begins what is
-        not found, if it is `wanted` still, and `settle` follows; a stream that was begun by another stays
-        where it is."""
-        while True:
-            search = self._ask(number, name, start)
-            if not await _within(ANSWER_S, search.answered):
-                self._give_up(number, name, search)
-            if search.claimed_at is None or search.found:
-                return search
-            await _within(CLAIM_S, search.settled)
-            if not wanted():  # or it would be taken from whoever reads it by now
-                return search
+        not found, and `settle` follows; a stream that was begun by another stays where it is."""
+        search = self._ask(number, name, start)
+        if not await _within(ANSWER_S, search.answered):
+            self._give_up(number, name, search)
+        return search
+
+    async def settled(self, search: Search) -> None:
+        """Another gateway has what is claimed there, or is waited for no longer: it is searched for again."""
+        await _within(CLAIM_S, search.settled)
 
     def close(self, number: int) -> None:
-        del self._searches[number]
+        self._searches.pop(number, None)
 
     def settle(self, name: bytes, begun: tuple[int, ServingEngine] | None, *, is_there: bool) -> None:
         """What was searched for `is_there` now, or will not be: an engine that has it after all keeps it

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from functools import cached_property, partial
+from typing import cast
 
 import msgspec
 from msgspec.structs import replace
@@ -69,7 +70,7 @@ class RebuiltStream:
         self._journal = journal
         self._ahead_s = ahead_s
         self._model = model
-        self._mute = _Mute(record.fingerprint or "")
+        self._mute = _Mute(record.fingerprint or "", journal.commands)
         of_it = partial(Stream, owner=owner, window=window, memory=MemoryAccount(UNLIMITED))
         self._make = partial(of_it, number, record.start, now=journal.history.began + ahead_s)
         self._of_parent = partial(
@@ -87,6 +88,7 @@ class RebuiltStream:
         if record.origin is not None:
             of = self._parent.stream.context
             context = of.fork(start.request_id, record.origin.index, record.params, model)
+            del of, self._parent  # as long as this one is, and so is each that it comes from
         else:
             put_in = [inject.tokens or [] for inject in past_injects(start)]  # whose text has become tokens
             for opening in openings(start, prompt, record.params, self._rules, model, put_in):
@@ -169,14 +171,11 @@ class RebuiltStream:
 
     def unsaid(self) -> list[api.AnyCommand]:
         """What the engine has not heard. Raises JournalError where it has heard something else."""
-        heard, seen = self._journal.commands, 0
         # By a gateway of another version more may have been under way at once.
-        self.stream.have_under_way(self.stream.under_way + heard - len(self._mute.told))
-        for command in self._mute.told[:heard]:
-            seen = digest(command, seen)
-        if len(self._mute.told) < heard or seen != self._journal.digest:
+        self.stream.have_under_way(self.stream.under_way + self._mute.lacks)
+        if self._mute.lacks or self._mute.digest != self._journal.digest:
             raise JournalError("its commands are not those that its engine has heard")
-        return self._mute.told[heard:]
+        return self._mute.unsaid
 
     def _tell_run(self, told: api.TokensTold, notes: deque[api.NoteTaken]) -> Telling:
         """Tokens that came one by one, as many at once as it takes."""
@@ -212,24 +211,34 @@ class RebuiltStream:
 
     def _engine(self, fingerprint: str) -> Computing:
         """Another: what the last has heard is nothing to it."""
-        self._mute = _Mute(fingerprint)
+        self._mute = _Mute(fingerprint, self._journal.commands)
         return self._mute
 
 
 def _journal_of(origin: Origin) -> api.Journal:
-    """As it was when it was forked."""
-    return api.Journal(origin.record, 0, 0, origin.history, origin.prompt, origin.credit, 0, 0)
+    """As it was when it was forked. None of its commands is said to anybody."""
+    record = cast(bytes, origin.record)  # it is read alike
+    return api.Journal(record, 0, 0, origin.history, origin.prompt, origin.credit, UNLIMITED, 0)
 
 
 class _Mute:
-    """In an engine's place: it is told what the engine may have heard."""
+    """In an engine's place: it is told what the engine has heard, which is compared and not kept, since each
+    command may be a hundred times as long as what was noted of it; and then what that has not heard."""
 
     step = 0
 
-    def __init__(self, fingerprint: str) -> None:
+    def __init__(self, fingerprint: str, heard: int) -> None:
+        """`heard`: so many commands."""
         self.fingerprint = fingerprint
-        self.told: list[api.AnyCommand] = []
+        self.lacks = heard  # commands until it has been told what the engine has heard
+        self.digest = 0  # of those
+        self.unsaid: list[api.AnyCommand] = []
 
     def say(self, command: api.AnyCommand) -> None:
-        if not isinstance(command, api.Submit | api.Grant):
-            self.told.append(command)
+        if isinstance(command, api.Submit | api.Grant):
+            return
+        if self.lacks:
+            self.lacks -= 1
+            self.digest = digest(command, self.digest)
+        else:
+            self.unsaid.append(command)

@@ -32,7 +32,7 @@ NO_TEXT = [protocol.Message(role="user", content="")]
 class Origin(Struct, array_like=True, frozen=True):
     """What a fork begins with: the stream that it forks, as that was then, before output token `index`."""
 
-    record: bytes
+    record: memoryview  # of that in which it is read: one stands within the other, and each would be copied
     history: api.History
     prompt: bytes  # as engine.int32 has tokens
     credit: int
@@ -103,7 +103,9 @@ def _origin(parent: Stream, index: int) -> Origin | None:
     kept = parent.keeping.so_far() if isinstance(parent.keeping, Keeping) else None
     if kept is None:
         return None
-    return Origin(*kept, int32(parent.context.prompt), parent.credit.granted, index)
+    record, history = kept
+    prompt = int32(parent.context.prompt)
+    return Origin(memoryview(record), history, prompt, parent.credit.granted, index)
 
 
 def _in_tokens(past: Past, context: Context) -> Past:

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import itertools
 import threading
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,12 +22,15 @@ from midstream.protocol import Fork, Function, Grammar, Guard, Message, Params, 
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
+from realtime.hub.adoptions import AT_ONCE
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
 from realtime.hub.stream_record import StreamRecord, engine_key
 from realtime.hub.tokenizing_pool import THREADS
 from realtime.refusal import Refusal
+from realtime.stream.owner import Owner
+from realtime.stream.stream import Stream
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
 from tests.fakes.recording_listener import RecordingListener
@@ -34,6 +38,7 @@ from tests.fakes.simulated_client import SIZE, TENANT, endless, settled, start
 from tests.fakes.simulated_server import SimulatedServer
 
 NUMBER = 7
+T = TypeVar("T")
 TOOLS: dict[str, Any] = {
     "prompt": None,
     "messages": [Message(role="user", content="Hi")],
@@ -186,6 +191,7 @@ async def test_forks_that_were_looked_for_elsewhere_begin_one_after_the_other(
         listener.send(
             protocol.Start(request_id=f"fork{n}", fork=Fork(request_id="a"), on_disconnect="continue")
         )
+    monkeypatch.setattr("realtime.hub.adoptions.AT_ONCE", 20)
     await asyncio.sleep(0)
     searches = here.hub._keepers._searches
     assert len(searches) == 20
@@ -390,9 +396,7 @@ async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_
 
     async def in_vain(*numbers: int) -> None:
         here.hub.serving.engines[0]._unanswered.clear()  # it is taken for well again
-        looked_for = (
-            here.hub._keepers.search(number, bytes([number]), None, lambda: True) for number in numbers
-        )
+        looked_for = (here.hub._keepers.search(number, bytes([number]), None) for number in numbers)
         await asyncio.gather(*looked_for)
 
     await in_vain(1, 2, 3)
@@ -423,7 +427,7 @@ async def test_an_engine_that_answers_while_what_another_had_is_built_keeps_noth
     here = SimulatedServer(SIZE, keeps=True, engines=2)
     key, journal = await a_journal()
     start = b"digest" if claims else None
-    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start, lambda: True))
+    asked = asyncio.create_task(here.hub._keepers.search(NUMBER, engine_key(key), start))
     await asyncio.sleep(0)
     quick, slow = here.hub.serving.engines.values()
     here.hub._keepers.receive(quick, api.Adopted(NUMBER, journal))
@@ -501,6 +505,103 @@ async def test_of_a_crowd_that_is_looked_for_few_go_on_in_a_turn_and_nobody_wait
         assert gone_on == so_far
     await asyncio.gather(*looking)
     assert sorted(gone_on) == list(range(11))
+
+
+@pytest.mark.parametrize("answer", [api.Adopted, api.Claimed])
+async def test_of_one_who_looks_for_a_crowd_an_engine_is_asked_for_few_at_a_time(
+    answer: type[api.Adopted | api.Claimed],
+) -> None:
+    """What it answers may be a MiB each: of all at once it took the gateway for one that reads nothing, and
+    hung up on it, with everybody's streams. What another gateway is about to begin is in nobody's way."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    crowd, other = RecordingListener(here), RecordingListener(here, "other")
+    for number in range(2 * AT_ONCE + 1):
+        crowd.send(endless(f"a{number}", on_disconnect="continue"))
+    other.send(endless("b", on_disconnect="continue"))
+    asked = list[int]()
+    for so_far in (AT_ONCE + 1, 2 * AT_ONCE + 1, 2 * AT_ONCE + 2):
+        before, asked = asked, await asked_for(here)
+        assert len(asked) == so_far
+        for number in asked[len(before) :]:
+            here.hub.receive_answer(0, answer(number))
+    for number in asked:  # what was claimed is looked for again, and is nowhere
+        here.hub.receive_answer(0, api.Adopted(number))
+    while here.hub._keepers._searches:
+        for number in list(here.hub._keepers._searches):
+            here.hub.receive_answer(0, api.Adopted(number))
+        await asyncio.sleep(0)
+    await settled()
+
+
+async def asked_for(here: SimulatedServer) -> list[int]:
+    """The numbers that its engine was asked for, each once, when nothing goes on by itself any more."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    said = itertools.chain.from_iterable(here.down)
+    return list(dict.fromkeys(one.stream for one in said if isinstance(one, api.Adopt)))
+
+
+def in_use(kind: type[object]) -> int:
+    return sum(type(thing) is kind for thing in gc.get_objects())
+
+
+def as_read(frame: T) -> T:
+    """As it comes from a socket."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=type(frame))
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_what_its_engine_has_heard_is_compared_and_kept_by_nobody(*, ended: bool) -> None:
+    """A note of 3 KB may be a command of 30, of which there may be hundreds: of one that had ended they were
+    held for as long as that is kept, in no account."""
+    there, here = SimulatedServer(SIZE, keeps=True), SimulatedServer(SIZE, keeps=True)
+    listener = RecordingListener(there)
+    listener.send(as_read(endless(on_disconnect="continue")))
+    there.tick()
+    (stream,) = there.hub.streams
+    for number in range(20):
+        listener.send(
+            as_read(protocol.Adjust(request_id="a", params=Params(logit_bias={number: 1.0}, ignore_eos=True)))
+        )
+        there.tick()
+    kept = there.engines[0].keeping.kept[stream.number]
+    if ended:
+        listener.send(protocol.Cancel(request_id="a"))
+        there.tick()
+    found = Found(here.hub.serving.engines[0], kept.journal.told(), [])
+    before = in_use(api.Adjust)
+    key, search = StreamKey(TENANT, "a"), Search([], doubtful=False)
+    await here.hub._adoptions._adopt(key, NUMBER, search, found, RecordingListener(here))
+    assert [one.concluded for one in here.hub.streams] == ([] if ended else [False])
+    assert in_use(api.Adjust) <= before + 1
+
+
+async def test_of_a_fork_of_forks_each_is_built_from_one_record_and_let_go_when_the_next_is_there() -> None:
+    """Each had a copy of all records that stand in its own, and all were there until the last was: 64 times a
+    MiB for one, and as many contexts."""
+    size = dataclasses.replace(SIZE, slots=10)
+    there, here = SimulatedServer(size, keeps=True), SimulatedServer(size, keeps=True)
+    listener = RecordingListener(there)
+    listener.send(as_read(endless("0", prompt="long " * 400, on_disconnect="continue")))
+    there.tick()
+    for number in range(8):
+        fork = Fork(request_id=str(number), at=0)
+        listener.send(
+            as_read(protocol.Start(request_id=str(number + 1), fork=fork, on_disconnect="continue"))
+        )
+        there.tick()
+    *_, stream = there.hub.streams
+    journal = there.engines[0].keeping.kept[stream.number].journal.told()
+    model, owner = here.hub.serving.engines[0].model, Owner(1, 1)
+    of_it = RebuiltStream(NUMBER, b"", journal, model, owner=owner, window=8, ahead_s=0)
+    before = in_use(Stream)
+    for _ in of_it.replay():
+        pass
+    assert of_it.stream.context.prompt == stream.context.prompt
+    assert in_use(Stream) == before + 1
+    assert of_it.record.origin is not None
+    assert of_it.record.origin.record.obj is journal.record
 
 
 async def test_its_guards_are_made_before_each_is_put_in_and_not_between_others_events(

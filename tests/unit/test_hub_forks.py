@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from engine import api
 from midstream import protocol
 from midstream.protocol import Credit, Fork, Grammar, Message, Params
+from realtime.hub.hub import KEPT_BYTE_S
 from tests.fakes.checking_client import Account, Reader
 from tests.fakes.lone_stream import PROMPT, RUN_OUT, LoneStream, kinds, text
+from tests.fakes.recording_listener import RecordingListener
 from tests.fakes.simulated_client import opened, refused, rest, run_out, start
 from tests.fakes.simulated_server import EngineSize, SimulatedServer
 
@@ -217,3 +221,22 @@ def test_messages_put_into_a_fork_go_on_from_there() -> None:
     final = run_out(server, reader.accounts[1])
     assert final.usage.injected_tokens > 0
     assert reader.accounts[1].tokens[:60] == first.tokens
+
+
+def test_who_forks_a_stream_with_a_long_history_pays_for_what_goes_to_its_engine() -> None:
+    """To be kept there: a frame of a hundred bytes sent a MiB, so that one connection filled the way of
+    everybody's commands, and a hundred MiB waited for it."""
+    server = SimulatedServer(ROOM, keeps=True)
+    listener = RecordingListener(server)
+    listener.send(start(on_disconnect="continue", params=Params(ignore_eos=True)))
+    for _ in range(20):
+        listener.send(
+            protocol.Adjust(request_id="a", params=Params(logit_bias=dict.fromkeys(range(300), 0.5)))
+        )
+        server.tick()
+    before = listener.owed_s
+    listener.send(replace(fork("b", 0), on_disconnect="continue"))
+    submit = next(one for one in server.down[-1] if isinstance(one, api.Submit))
+    assert submit.keep is not None
+    assert len(submit.keep.record) > 20 * 300 * len(msgspec.msgpack.encode(0.5))
+    assert listener.owed_s - before == pytest.approx(KEPT_BYTE_S * len(submit.keep.record), rel=0.05)

@@ -1006,6 +1006,28 @@ def test_nobody_comes_for_it(engine: SimulatedEngine, connect: Callable[[], Gate
     assert engine.next_commands() == [api.Cancel(number)]
 
 
+def test_for_one_that_is_left_again_and_again_the_engine_waits_once(
+    engine: SimulatedEngine, connect: Callable[[], Gateway]
+) -> None:
+    """Whose client hangs up as it is found: each time was remembered for as long as it may wait, an hour."""
+    (gateway,) = joined(connect, 1)
+    gateway.send([kept(3, grace_s=3600.0), api.Disown(3)])
+    assert gateway.hear() == api.Kept(3)
+    gateway.send([api.Adopt(9, b"key"), api.Disown(9)] * 1000)
+    for _ in range(1000):
+        assert isinstance(gateway.hear(), api.Adopted)
+    waiting = [timer for timer in timers_of(engine.listener) if not timer.cancelled()]
+    assert len(waiting) == 1
+    assert len(timers_of(engine.listener)) < 500, "what was cancelled goes, too"
+
+
+def timers_of(listener: Listener) -> list[asyncio.TimerHandle]:
+    """As its event loop has them; which has come to the end of what it was doing."""
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), listener._loop).result(PATIENCE_S)
+    timers: list[asyncio.TimerHandle] = listener._loop._scheduled  # type: ignore[attr-defined]
+    return timers
+
+
 def test_of_gateways_that_claim_a_name_one_has_it_and_the_next_when_that_is_settled(
     engine: SimulatedEngine, connect: Callable[[], Gateway]
 ) -> None:
