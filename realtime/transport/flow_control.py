@@ -119,8 +119,10 @@ class SendBuffer:
         self._deadline: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        self._written += len(data)
-        self._transport.write(data)
+        """Nothing, once the peer is known to have gone: asyncio would log each write that it throws away."""
+        if not self._transport.is_closing():
+            self._written += len(data)
+            self._transport.write(data)
 
     def hold_nothing(self) -> None:
         """From now on it has room only where all of it has left."""
