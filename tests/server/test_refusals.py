@@ -24,6 +24,7 @@ from tests.server.independent_client import client_of
 from tests.server.server_process import PATIENCE_S, Served
 
 REALTIME, CONTROL = "/v1/realtime", "/v1/streams/{request_id}/control"
+SECRETS = "/v1/realtime/client_secrets"
 
 
 class Guarded:
@@ -255,6 +256,14 @@ def test_a_refusal_is_logged_with_the_keys_name_and_no_key(guarded: Guarded) -> 
     }.items() <= told[0].items()
     assert "CANARY" not in guarded.served.log()
     assert "ms_" not in guarded.served.log()
+
+
+def test_what_a_proxy_calls_an_address_fills_no_line(guarded: Guarded) -> None:
+    asked = {"origin": "https://elsewhere.example"}
+    key = guarded.alice | {"X-Forwarded-For": "x" * 9000}
+    assert guarded.ask("POST", "/v1/realtime/client_secrets", key, asked).status_code == 403
+    (line,) = (line for line in guarded.lines() if (line["code"], line["endpoint"]) == ("forbidden", SECRETS))
+    assert line["address"] == "x" * 128 + "…"
 
 
 def test_a_key_that_is_not_for_a_route_is_named_where_that_is_logged(guarded: Guarded) -> None:
