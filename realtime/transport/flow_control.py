@@ -53,10 +53,11 @@ class ReceiveQueue:
         self._news.set()
         self._set_reading()
 
-    def end(self, code: int, reason: str = "") -> None:
+    def end(self, code: int, reason: str = "", *, by_peer: bool = False) -> None:
         """Nothing follows what waits now. The first end is the one that counts."""
         if self._disconnect is None:
-            self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
+            said = {"code": code, "reason": reason, "by_peer": by_peer}
+            self._disconnect = {"type": "websocket.disconnect", **said}
             self._news.set()
             self._set_reading()
 
