@@ -69,6 +69,7 @@ from realtime.tenants.allowance import Allowance, default_share
 from realtime.tenants.quota import Quotas
 from realtime.text import grammar
 from realtime.transport import http_protocol, websocket_protocol
+from realtime.transport.awaited_connections import network_of
 from realtime.websocket.connection import ConnectionLimits
 from realtime.work_ledger import WorkLedger
 
@@ -133,7 +134,7 @@ async def serve(options: Options, listening: list[socket.socket]) -> None:
     observers = Observers(
         listings,
         RequestLog(),
-        RefusalLog(),
+        RefusalLog(network_of),
         *(observer for observer in (metrics, traces) if observer is not None),
     )
     background = BackgroundTasks()

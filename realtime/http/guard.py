@@ -23,7 +23,7 @@ from starlette.websockets import WebSocket
 from realtime.access.authentication import Credentials
 from realtime.http.bodies_and_headers import retry_headers
 from realtime.hub.observers import Caller, Observer
-from realtime.refusal import Refusal
+from realtime.refusal import Refusal, shortened
 from realtime.tenants.allowance import Holder
 
 HOLDER, CALLER, HEADERS = "midstream.holder", "midstream.caller", "midstream.refusal_headers"
@@ -110,8 +110,8 @@ def guarded(
 
 
 def caller_from(scope: Scope, endpoint: str) -> Caller:
-    """Of whom no more is known yet than the address."""
-    address = scope["client"][0] if scope.get("client") else ""
+    """Of whom no more is known yet than the address, which is what a proxy has said it is."""
+    address = shortened(scope["client"][0]) if scope.get("client") else ""
     return Caller("websocket" if scope["type"] == "websocket" else "http", endpoint, address)
 
 

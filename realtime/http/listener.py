@@ -40,6 +40,7 @@ class HttpListener:
         self.reply: Reply | None = None
         self._hub = hub
         self._keeps_events = keeps_events
+        self._cause: DisconnectCause = "closed"  # of its end, if nobody says another
         self._woken: dict[Stream, None] = {}
         self._taken: dict[Stream, tuple[int, int]] = {}  # output and events up to there are on their way
         self._news = asyncio.Event()
@@ -115,15 +116,16 @@ class HttpListener:
 
     async def revoke(self) -> None:
         """Nobody holds the key any more with which this was asked for."""
+        self._cause = "revoked"
         self.fail(Refusal("unauthenticated", "Your key was revoked."))
 
-    def leave(self, cause: DisconnectCause = "closed") -> None:
+    def leave(self, cause: DisconnectCause | None = None) -> None:
         """Nobody reads on. Saying so again changes nothing."""
         if not self.gone:
             self.gone = True
             self._woken.clear()  # they may be another's soon
             self._taken.clear()
-            self._hub.detach(self, cause)
+            self._hub.detach(self, cause or self._cause)
             self._news.set()
 
 
@@ -147,5 +149,5 @@ class ListenerSource:
     async def revoke(self) -> None:
         await self._listener.revoke()
 
-    def leave(self, cause: DisconnectCause = "closed") -> None:
+    def leave(self, cause: DisconnectCause | None = None) -> None:
         self._listener.leave(cause)

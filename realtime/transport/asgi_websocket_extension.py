@@ -2,7 +2,8 @@
 
 ASGI has no words for many messages in one write, for pings with a payload and the pongs that answer them,
 for texts that are not read yet, for whether the peer keeps up, or for an end without ceremony. An app finds a
-`WebSocketPeer` in its scope's extensions under PEER. This knows what an app may ask of a connection, and
+`WebSocketPeer` in its scope's extensions under PEER; then a disconnection says also whether its code is the
+peer's own (`by_peer`). This knows what an app may ask of a connection, and
 nothing of how that is done.
 """
 

@@ -53,10 +53,11 @@ class ReceiveQueue:
         self._news.set()
         self._set_reading()
 
-    def end(self, code: int, reason: str = "") -> None:
+    def end(self, code: int, reason: str = "", *, by_peer: bool = False) -> None:
         """Nothing follows what waits now. The first end is the one that counts."""
         if self._disconnect is None:
-            self._disconnect = {"type": "websocket.disconnect", "code": code, "reason": reason}
+            said = {"code": code, "reason": reason, "by_peer": by_peer}
+            self._disconnect = {"type": "websocket.disconnect", **said}
             self._news.set()
             self._set_reading()
 
@@ -119,8 +120,10 @@ class SendBuffer:
         self._deadline: asyncio.TimerHandle | None = None
 
     def write(self, data: bytes) -> None:
-        self._written += len(data)
-        self._transport.write(data)
+        """Nothing, once the peer is known to have gone: asyncio would log each write that it throws away."""
+        if not self._transport.is_closing():
+            self._written += len(data)
+            self._transport.write(data)
 
     def hold_nothing(self) -> None:
         """From now on it has room only where all of it has left."""

@@ -266,7 +266,7 @@ class WebSocketProtocol(SmallReads):
             self._receive_pong(bytes(frame.data))
         elif frame.opcode is Opcode.CLOSE:
             assert self._core.close_rcvd is not None
-            self._end_received(self._core.close_rcvd.code, self._core.close_rcvd.reason)
+            self._end_received(self._core.close_rcvd.code, self._core.close_rcvd.reason, by_peer=True)
         elif frame.opcode is Opcode.PING:
             self._receive_ping()
         else:
@@ -458,10 +458,10 @@ class WebSocketProtocol(SmallReads):
         self._send_pending()
         self._end_received(code, reason)
 
-    def _end_received(self, code: int, reason: str = "") -> None:
+    def _end_received(self, code: int, reason: str = "", *, by_peer: bool = False) -> None:
         """What is not whole never will be, and this connection may be known for minutes yet, until garbage is
         looked for."""
-        self.received_messages.end(code, reason)
+        self.received_messages.end(code, reason, by_peer=by_peer)
         self._assembly.forget()
         for error in (self._core.parser_exc, self._core.handshake_exc):
             _forget_where(error)

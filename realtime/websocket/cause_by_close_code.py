@@ -37,10 +37,10 @@ def refusal_code(code: int | None) -> str:
     return _CODES.get(code or _LOST, "invalid_frame")
 
 
-def cause_of(code: int | None, reason: str | None) -> DisconnectCause:
-    """Any other code is the peer's own."""
+def cause_of(code: int | None, reason: str | None, *, by_peer: bool = False) -> DisconnectCause:
+    """`by_peer`: it is the peer's own code, and says nothing of what we would have closed with it."""
     if reason == TOOK_NOTHING and code == _LOST:
         return "slow"
     if reason == UNANSWERED:
         return "lost"
-    return _CAUSES.get(code or _LOST, "closed")
+    return "closed" if by_peer else _CAUSES.get(code or _LOST, "closed")

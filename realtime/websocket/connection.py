@@ -184,7 +184,8 @@ class Connection:
         while True:
             message = await self._websocket.receive()
             if message["type"] == "websocket.disconnect":
-                self._cause = cause_of(message.get("code"), message.get("reason"))
+                by_peer = message.get("by_peer", False)
+                self._cause = cause_of(message.get("code"), message.get("reason"), by_peer=by_peer)
                 if self._cause == "refused":
                     self._observer.refused(refusal_code(message.get("code")), self.caller)
                 return

@@ -57,12 +57,12 @@ async def test_after_the_end_what_waits_is_still_delivered_and_the_socket_read_t
     transport = Reading()
     inbox = ReceiveQueue(transport, max_messages=1, max_bytes=10)
     inbox.put({"n": 1}, 1)
-    inbox.end(1000, "first")
+    inbox.end(1000, "first", by_peer=True)
     inbox.end(1006)
     assert transport.is_reading()
     assert await inbox.get() == {"n": 1}
     assert [await inbox.get(), await inbox.get()] == [
-        {"type": "websocket.disconnect", "code": 1000, "reason": "first"}
+        {"type": "websocket.disconnect", "code": 1000, "reason": "first", "by_peer": True}
     ] * 2
 
 

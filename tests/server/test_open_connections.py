@@ -130,6 +130,7 @@ async def test_a_tenants_answers_count_with_its_connections_and_not_with_another
 
 async def test_answers_end_with_the_key_that_they_were_asked_for_by(keys: Keys) -> None:
     first, second = keys.add("first", "--tenant", "t"), keys.add("second", "--tenant", "t")
+    scraper = keys.add("scraper", "--metrics")
     server = keys.serve()
     caller, other = Caller(server, first), Caller(server, second)
     async with AsyncExitStack() as stack:
@@ -149,6 +150,9 @@ async def test_answers_end_with_the_key_that_they_were_asked_for_by(keys: Keys) 
             assert (last["error"]["code"], last["error"]["status"]) == ("invalid_api_key", 401)
             assert (await whole).status_code == 401
             assert '"unauthenticated"' in (await _rest(following.aiter_lines()))[-1]
+            counted, prometheus = 'stream_disconnects_total{cause="revoked"} 3.0', Caller(server, scraper)
+            while counted not in (await prometheus.ask("/metrics")).text:
+                pass
         await other.control("b", "cancel")
         assert (await _rest(theirs))[-1] == "data: [DONE]"
 

@@ -24,6 +24,7 @@ from tests.server.independent_client import client_of
 from tests.server.server_process import PATIENCE_S, Served
 
 REALTIME, CONTROL = "/v1/realtime", "/v1/streams/{request_id}/control"
+SECRETS = "/v1/realtime/client_secrets"
 
 
 class Guarded:
@@ -50,6 +51,13 @@ class Guarded:
         return Counter(
             {(sample.labels["code"], sample.labels["endpoint"]): int(sample.value) for sample in samples}
         )
+
+    def disconnects(self) -> Counter[str]:
+        """Of streams whose listener went, by its cause."""
+        families = text_string_to_metric_families(self.ask("GET", "/metrics", self.scraper).text)
+        (left,) = (family for family in families if family.name == "stream_disconnects")
+        samples = (sample for sample in left.samples if sample.name.endswith("_total"))
+        return Counter({sample.labels["cause"]: int(sample.value) for sample in samples})
 
     def lines(self) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.served.log().splitlines()]
@@ -227,6 +235,20 @@ async def test_what_is_refused_on_a_websocket_is_counted_too(guarded: Guarded) -
     }
 
 
+@pytest.mark.parametrize("code", [1002, 1007, 1008, 1009, 1011, 1013, 4401, 4409])
+async def test_with_whatever_code_a_client_goes_it_was_not_refused(guarded: Guarded, code: int) -> None:
+    """A library says 1009 of what is too large for itself, and 1011 of its own mistakes."""
+    before = guarded.refusals(), guarded.disconnects()
+    async with client_of(guarded.served.url, additional_headers=guarded.bob) as client:
+        stream = await client.start(f"left {code}", params={"ignore_eos": True}, on_disconnect="cancel")
+        await stream.next()
+        await client.websocket.close(code)
+    while guarded.disconnects() == before[1]:
+        pass  # the server has yet to hear of it
+    assert guarded.disconnects() - before[1] == {"closed": 1}
+    assert guarded.refusals() == before[0]
+
+
 def test_what_never_became_a_request_is_counted_and_logged_with_its_address(guarded: Guarded) -> None:
     before = guarded.refusals()
     assert said(guarded, b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000).startswith(b"HTTP/1.1 431 ")
@@ -257,6 +279,14 @@ def test_a_refusal_is_logged_with_the_keys_name_and_no_key(guarded: Guarded) -> 
     assert "ms_" not in guarded.served.log()
 
 
+def test_what_a_proxy_calls_an_address_fills_no_line(guarded: Guarded) -> None:
+    asked = {"origin": "https://elsewhere.example"}
+    key = guarded.alice | {"X-Forwarded-For": "x" * 9000}
+    assert guarded.ask("POST", "/v1/realtime/client_secrets", key, asked).status_code == 403
+    (line,) = (line for line in guarded.lines() if (line["code"], line["endpoint"]) == ("forbidden", SECRETS))
+    assert line["address"] == "x" * 128 + "…"
+
+
 def test_a_key_that_is_not_for_a_route_is_named_where_that_is_logged(guarded: Guarded) -> None:
     guarded.ask("GET", "/metrics", guarded.alice)
     told = [line for line in guarded.lines() if line["code"] == "forbidden"]
@@ -271,7 +301,7 @@ async def test_the_line_of_a_request_has_the_name_of_its_key(guarded: Guarded) -
     assert guarded.ask("POST", "/v1/completions", guarded.alice, asked).status_code == 200
     lines = [json.loads(line) for line in guarded.served.log().splitlines()]
     keys = {line["request_id"][:5]: line["key"] for line in lines if line["logger"] == "midstream.requests"}
-    assert keys == {"whose": "bob", "hers": "alice"}
+    assert (keys["whose"], keys["hers"]) == ("bob", "alice")
 
 
 # -- an admin and the streams of others --------------------------------------------------------------

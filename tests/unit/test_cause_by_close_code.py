@@ -34,3 +34,9 @@ def test_a_code_and_a_reason_are_one_cause(
     code: int | None, reason: str | None, cause: DisconnectCause
 ) -> None:
     assert cause_of(code, reason) == cause
+
+
+@pytest.mark.parametrize("code", [1002, 1007, 1008, 1009, 1011, 1013, 4401, 4409])
+def test_a_code_of_the_peers_own_is_no_word_of_ours(code: int) -> None:
+    assert cause_of(code, "", by_peer=True) == "closed"
+    assert cause_of(code, UNANSWERED, by_peer=True) == "lost"

@@ -16,6 +16,7 @@ from realtime.hub.observers import Caller
 from realtime.observability.metrics import Metrics
 from realtime.observability.refusal_log import EVERY_S, RefusalLog
 from realtime.pieces import at_once
+from realtime.transport.awaited_connections import network_of
 from tests.fakes.checking_client import Reader
 from tests.fakes.engine_links import HELLO
 from tests.fakes.recording_listener import RecordingListener
@@ -58,7 +59,7 @@ def lines() -> Iterator[list[Any]]:
 
 def test_the_first_is_told_at_once_and_the_rest_of_a_second_together(lines: list[Any]) -> None:
     seconds = Seconds()
-    log = RefusalLog(seconds.call_later)
+    log = RefusalLog(call_later=seconds.call_later)
     log.refused("forbidden", ALICE)
     assert lines == [
         {
@@ -80,9 +81,31 @@ def test_the_first_is_told_at_once_and_the_rest_of_a_second_together(lines: list
     assert [(line["code"], line["times"], line["key"]) for line in lines[2:]] == [("forbidden", 3, "bob")]
 
 
+def test_a_flood_of_one_hides_nobody_elses(lines: list[Any]) -> None:
+    seconds = Seconds()
+    log = RefusalLog(network_of, seconds.call_later)
+    log.refused("forbidden", ALICE)
+    for number in range(1000):  # an IPv6 network is one subscriber's, whatever address they take
+        log.refused("forbidden", Caller("http", "/v1/streams", f"2001:db8::{number:x}"))
+        if number == 500:
+            log.refused("forbidden", BOB)
+    seconds.pass_one()
+    assert (lines[1]["times"], lines[1]["address"]) == (1001, "2001:db8::3e7")
+    assert lines[1]["others"] == [{"tenant": "acme", "key": "bob", "address": "192.0.2.2", "times": 1}]
+
+
+def test_as_many_as_there_are_a_line_names_a_few(lines: list[Any]) -> None:
+    seconds = Seconds()
+    log = RefusalLog(network_of, seconds.call_later)
+    for number in range(200):
+        log.refused("forbidden", Caller("http", "/v1/streams", f"192.0.2.{number}"))
+    seconds.pass_one()
+    assert [other["address"] for other in lines[1]["others"]] == [f"192.0.2.{n}" for n in range(1, 9)]
+
+
 def test_behind_a_quiet_second_nothing_is_kept_and_the_next_is_told_at_once(lines: list[Any]) -> None:
     seconds = Seconds()
-    log = RefusalLog(seconds.call_later)
+    log = RefusalLog(call_later=seconds.call_later)
     for expected in (1, 2):
         log.refused("forbidden", ALICE)
         assert len(lines) == expected

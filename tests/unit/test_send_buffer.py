@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, cast
@@ -123,4 +124,21 @@ async def test_one_that_holds_nothing_has_room_when_all_has_left(
     assert not transport.get_write_buffer_size()
     transport.close()
     protocol.buffer.hold_nothing()  # nobody waits for it
+    protocol.buffer.end()
+
+
+async def test_what_is_written_to_a_peer_that_has_gone_floods_no_log(
+    connected: tuple[socket.socket, socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the turn in which that is found out: one that sends and hangs up has hundreds of answers."""
+    ours, peer = connected
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(Paused, sock=ours)
+    transport.pause_reading()  # else it may be read before it is written
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    for _ in range(100):
+        protocol.buffer.write(b"x")
+    assert transport.is_closing()
+    assert not caplog.records
     protocol.buffer.end()
