@@ -245,7 +245,7 @@ class Paused(Change, frozen=True):
 
 
 class Resumed(Change, frozen=True):
-    recomputed: int = 0
+    recomputed: int = 0  # tokens that had been computed, and are again
     reason: Literal["client", "memory"] = "client"
 
 
@@ -307,6 +307,7 @@ class News(Struct, array_like=True, gc=False):
     )
     finish: Finish | None = None
     forced: int = 0  # of `tokens`, those to which the grammar left no choice
+    recomputed: int = 0  # tokens that had been computed, and are again by its tenant's doing
 
 
 class Stats(Struct, array_like=True):

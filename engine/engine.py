@@ -225,6 +225,9 @@ class Engine:
             self._lifecycle.add_memory_change(sequence, resumed)
         for sequence, found in batch.admitted:
             self._lifecycle.news(sequence).admitted = found
+        for sequence, tokens in batch.recomputed:
+            if self._lives(sequence):
+                self._lifecycle.news(sequence).recomputed += tokens
 
     def _execute(self, batch: Batch) -> list[Row]:
         """Run the batch, beside blocks that are swapped in and out; returns the rows that completed."""

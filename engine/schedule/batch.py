@@ -92,3 +92,4 @@ class Batch(Struct, eq=False):
     preempted: list[Sequence] = []
     resumed: list[tuple[Sequence, int]] = []  # after preemption; tokens to compute again
     admitted: list[tuple[Sequence, int]] = []  # first run; tokens found computed
+    recomputed: list[tuple[Sequence, int]] = []  # by their tenant's doing; some may have ended

@@ -93,8 +93,7 @@ class BlockCache:
             sequence.blocks_version += len(table) > count
             del table[count:]
         self._truncate_hashes(sequence, keep // self.block_size)
-        sequence.num_computed = min(sequence.num_computed, keep)
-        sequence.num_writable = 0
+        sequence.lose_computed(keep)
 
     def release_all(self, sequences: list[Sequence]) -> None:
         """Free all that they have; what the first have is the first to be evicted from the cache."""
@@ -105,7 +104,8 @@ class BlockCache:
                 table.clear()
             sequence.blocks_version += 1
             sequence.block_hashes.clear()
-            sequence.num_offered = sequence.num_computed = sequence.num_writable = 0
+            sequence.num_offered = 0
+            sequence.lose_computed()
         self.blocks.drop(numbers)
 
     def can_keep(self, sequence: Sequence, tokens: int) -> bool:

@@ -82,6 +82,7 @@ class Scheduler:
         self._holders = Holders(cache)
         self._loads: list[Load] = []  # for the next batch
         self._fence = False
+        self._recomputed: list[tuple[Sequence, int]] = []  # for the next batch
         self._memory_line = MemoryLine()
         self._returning: dict[int, Sequence] = {}  # go on, and are told if they find their memory gone
         # Of the step that is being planned:
@@ -255,6 +256,7 @@ class Scheduler:
                 sequence.preempted = True
                 batch.preempted.append(sequence)
         self._returning.clear()
+        batch.recomputed, self._recomputed = self._recomputed, []
 
     # -- rows that sample a token ----------------------------------------------------------------
 
@@ -484,10 +486,11 @@ class Scheduler:
         found = self._load_from_host(sequence)
         if sequence.preempted:
             sequence.preempted = False
-            batch.resumed.append((sequence, sequence.num_tokens - 1 - found))
+            batch.resumed.append((sequence, sequence.num_recomputed))
         elif not sequence.admitted:
             batch.admitted.append((sequence, found))
         sequence.admitted = True
+        self._count_recomputed(sequence)
         self._running.add(sequence.stream)
         self._file_memory(sequence)
         return True
@@ -528,8 +531,9 @@ class Scheduler:
         return self._holders.hold(sequence.tenant, min(needs, beside + 1), self.steps)
 
     def release_blocks(self, sequence: Sequence, keep: int = 0) -> None:
-        """Free the blocks that hold nothing of its first `keep` tokens. Where a window before those is gone,
-        it goes back to what is still cached of them."""
+        """As its client asks: free the blocks that hold nothing of its first `keep` tokens. Where a window
+        before those is gone, it goes back to what is still cached of them."""
+        sequence.lost_to_own |= bool(sequence.blocks)
         self.host_cache.offer(sequence)
         gone = not self.cache.can_keep(sequence, keep)
         self.cache.release(sequence, 0 if gone else keep)
@@ -547,7 +551,16 @@ class Scheduler:
 
     def _restore_blocks(self, sequence: Sequence) -> int:
         self.cache.match_prefix(sequence)
-        return self._load_from_host(sequence)
+        found = self._load_from_host(sequence)
+        if sequence.blocks:
+            self._count_recomputed(sequence)
+        return found
+
+    def _count_recomputed(self, sequence: Sequence) -> None:
+        """It has memory again. What others' streams had of it is not its tenant's doing."""
+        if sequence.lost_to_own and sequence.num_recomputed:
+            self._recomputed.append((sequence, sequence.num_recomputed))
+        sequence.num_had = 0
 
     def invalidate(self, sequence: Sequence) -> list[int]:
         """Have all caches forget what it computed, which cannot be trusted; returns the blocks that hold it
@@ -571,6 +584,7 @@ class Scheduler:
             loading = self.cache.hash_blocks(sequence, full)[len(sequence.block_hashes) :]
             self.host_cache.invalidate(self.cache.names(loading))  # else it would be found, and fail, again
             self.release_blocks(sequence)
+            sequence.lost_to_own = False
             self.update_ready(sequence)
 
     def _load_from_host(self, sequence: Sequence) -> int:
@@ -589,11 +603,12 @@ class Scheduler:
             victims = self._holders.victims(sequence, short, self.steps, self._running)
             if not victims:
                 return False
-            self._evict(victims)
+            self._evict(victims, sequence.tenant)
         cache.extend(sequence, missing)
         return True
 
-    def _evict(self, victims: list[Sequence]) -> None:
+    def _evict(self, victims: list[Sequence], tenant: int) -> None:
+        """For one of this tenant."""
         self._evicted.update(victim.stream for victim in victims)
         self._evict_idle([victim for victim in victims if victim.idle])
         for victim in victims:
@@ -606,6 +621,7 @@ class Scheduler:
                     self.evictions += 1
                 self.release_blocks(victim)
                 self.update_ready(victim)
+            victim.lost_to_own = victim.tenant == tenant
 
     def _evict_idle(self, victims: list[Sequence]) -> None:
         """They stand in no line, and will not. Mostly these are many, so all are let go of together."""

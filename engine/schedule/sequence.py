@@ -83,6 +83,8 @@ class Sequence:
     paused: bool = False  # by the client
     preempted: bool = False  # told that it waits for memory
     num_computed: int = 0
+    num_had: int = 0  # of its first tokens, that it had computed when it lost memory last
+    lost_to_own: bool = False  # by its client's doing, or to another of its tenant's
     num_writable: int = 0
     num_in_flight: int = 0
     num_placeholders: int = 0
@@ -119,6 +121,7 @@ class Sequence:
             index + before for (index, _), before in zip(self.injections, injected, strict=False)
         ]
         self.num_outputs = len(self.tokens) - self.num_prompt - injected[-1]
+        self.num_had = len(self.tokens) if self.num_outputs else 0  # in an engine that is gone
 
     @property
     def num_tokens(self) -> int:
@@ -141,6 +144,11 @@ class Sequence:
         if self.paused or self.pending_load or (self.evicted and not self.may_sample):
             return 0
         return max(0, self.num_uncomputed - (0 if self.may_sample else 1))
+
+    @property
+    def num_recomputed(self) -> int:
+        """How many that it had computed it computes again."""
+        return max(0, min(self.num_had, self.num_tokens - 1) - self.num_computed)
 
     @property
     def yields(self) -> bool:
@@ -229,6 +237,12 @@ class Sequence:
         self.num_computed += row.kept
         self.num_placeholders -= row.num_awaited
 
+    def lose_computed(self, keep: int = 0) -> None:
+        """Only so many of its tokens stand computed: others were."""
+        self.num_had = max(self.num_had, self.num_computed)
+        self.num_computed = min(self.num_computed, keep)
+        self.num_writable = 0
+
     def draft(self, row: Row, drafts: tuple[int, ...]) -> None:
         """The row, the last in flight, has these drafts behind its known tokens, and no others."""
         more = len(drafts) - len(row.drafts)
@@ -240,6 +254,7 @@ class Sequence:
     def give_up_in_flight(self, position: int = 0) -> None:
         """Whatever is in flight counts only up to this position: what is computed behind it, and what is
         sampled there, is void. It is as if no more had been planned."""
+        self.num_had = max(self.num_had, self.next_position)  # what is computed in vain is, too
         for row in self.in_flight:
             given_up = min(row.count, row.end - position)
             if given_up > row.given_up:
@@ -335,6 +350,7 @@ class Sequence:
         self.num_yielding = min(self.num_yielding, self.num_tokens - 1)
         self.num_writable = 0
         self.give_up_in_flight(self.num_tokens - 1)
+        self.num_had = min(self.num_had, self.num_tokens)
         if self.constraint is not None and unfollowed:
             self.constraint.append(unfollowed, position - len(unfollowed))
         return self.num_tokens

@@ -103,8 +103,9 @@ class Steering:
         if sequence.evicted:
             # What may be taken of what is still cached for it is taken now, so that the number told is the
             # number recomputed.
+            lost = sequence.num_recomputed
             found = self._scheduler.restore_blocks(sequence)
-            recomputed = sequence.num_tokens - 1 - found
+            recomputed = max(0, lost - found)
             if sequence.blocks and not sequence.admitted:  # as a fork that was paused before its turn
                 sequence.admitted = True
                 self._lifecycle.news(sequence).admitted = found

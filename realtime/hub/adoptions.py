@@ -227,7 +227,7 @@ class Adoptions:
         keeping = Keeping(keep, self._wall, prompt_tokens=len(stream.context.prompt), adopted=journal)
         for news in found.late:  # more may come meanwhile
             keeping.hear(news)
-            self._quotas.count(key.tenant, tokens_computed(news, begun=rebuilt.has_begun))
+            self._quotas.count(key.tenant, tokens_computed(news))
             await self._tell(key.tenant, rebuilt, rebuilt.receive(news, self._clock()), listener)
         if search.lost:
             raise Refusal("request_taken", f'Request "{key.request_id}" was attached to elsewhere meanwhile.')

@@ -154,7 +154,7 @@ class IncomingNews:
                     if stream.keeping is not None:
                         stream.keeping.hear(news)
                     self._tell(entry, stream.receive_tokens, news, step.at)
-                    computed[entry.key.tenant] += len(news.tokens)
+                    computed[entry.key.tenant] += tokens_computed(news)
                     moved.append(stream)
                     wake(stream)
             if moved:
@@ -170,7 +170,7 @@ class IncomingNews:
                     if entry is None:
                         continue
                     news = one.news
-                    computed[entry.key.tenant] += tokens_computed(news, begun=entry.quota.has_begun)
+                    computed[entry.key.tenant] += tokens_computed(news)
                     if news.admitted is not None:
                         entry.quota.prefill_begun()
                     if moves(news):
@@ -290,21 +290,15 @@ def _reading_on(one: StreamNews) -> StreamNews:
     return replace(one, news=api.News(one.news.stream), is_more=True)
 
 
-def tokens_computed(news: api.News, *, begun: bool = True) -> int:
-    """For whoever has the stream. What it was started with was counted then: before an engine has `begun`
-    with that, nothing is computed again."""
-    tokens = len(news.tokens)
-    return tokens + sum(_computed(change, begun) for change in news.changes) if news.changes else tokens
+def tokens_computed(news: api.News) -> int:
+    """For whoever has the stream. What it was started with was counted then; what is computed again because
+    others' streams had its memory, or an engine is gone, is nobody's doing."""
+    tokens = len(news.tokens) + news.recomputed
+    return tokens + sum(map(_put_in, news.changes)) if news.changes else tokens
 
 
-def _computed(change: api.AnyChange, begun: bool) -> int:
-    """Tokens that a command has the engine compute. What memory takes, unasked, is nobody's doing."""
-    match change:
-        case api.Appended(count=tokens):
-            return tokens
-        case api.Resumed(recomputed=tokens) if begun:
-            return tokens
-    return 0
+def _put_in(change: api.AnyChange) -> int:
+    return change.count if isinstance(change, api.Appended) else 0
 
 
 def _read(change: api.AnyChange) -> int:

@@ -84,11 +84,6 @@ class StreamQuota:
         self._waiting = prompt_tokens  # of them
         self._ended = False
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether the engine has, with the prompt."""
-        return not self._prompt
-
     def prefill_rests(self) -> None:
         """The prompt waits for the client, and not for the engine."""
         self._wait_with(0)

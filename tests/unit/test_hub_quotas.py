@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace as replace_size
 from typing import Literal
 
 import pytest
 from msgspec.structs import replace
 
+from engine.schedule.serving_order import AGING_STEPS
 from midstream import protocol
 from midstream.protocol import Params
 from realtime.stream.outbox import OutgoingEvent
 from realtime.tenants.allowance import Allowance
 from realtime.tenants.quota import Quotas
+from tests.fakes.computed_tokens import ComputedTokens
 from tests.fakes.recording_listener import RecordingListener
-from tests.fakes.simulated_client import SIZE, rest, start
+from tests.fakes.simulated_client import SIZE, TENANT, rest, start
 from tests.fakes.simulated_server import Clock, SimulatedServer
 
 TEXT = 200 * "x"  # as many tokens
@@ -135,10 +138,12 @@ def resumed(tenant: Tenant) -> str | None:
 
 
 def forget_cache(tenant: Tenant) -> None:
-    """Another stream takes all memory, for nothing."""
+    """Another tenant's stream takes all memory, for nothing, and finds nothing there of those before."""
     cache = tenant.server.engine.cache
-    everything = start("large", prompt=[2] * 4090, params=Params(max_tokens=1, ignore_eos=True))
-    other = RecordingListener(tenant.server, "other")
+    number = tenant.server.counts.steps
+    params = Params(max_tokens=1, ignore_eos=True)
+    everything = start("large", prompt=[60 + number] * 4090, params=params)
+    other = RecordingListener(tenant.server, f"other {number}")
     other.send(everything)
     rest(tenant.server)
     assert not other.errors
@@ -158,6 +163,75 @@ def test_what_is_computed_again_because_it_was_released_counts() -> None:
         assert event.recomputed_tokens > 200
         recomputed += event.recomputed_tokens
         assert recomputed <= 1300
+        assert tenant.send(protocol.Grant(request_id="a", limit=event.index + 1)) is None  # it is computed
+
+
+def test_what_is_put_in_while_memory_is_released_counts_once() -> None:
+    """It was never computed before."""
+    tenant = Tenant(300)
+    released(tenant)
+    forget_cache(tenant)
+    assert tenant.send(inject()) is None
+    assert resumed(tenant) is None
+    event = tenant.last()
+    assert isinstance(event, protocol.Resumed)
+    assert event.recomputed_tokens < len(TEXT)
+    assert not tenant.limit_reached()
+
+
+def takes_turns(tenants: tuple[str, str]) -> tuple[int, int]:
+    """Two streams that take each other's memory whenever one has credit: what both have computed once they
+    stand, and what that was counted as."""
+    size, clock = replace_size(SIZE, kv_tokens=256), Clock()
+    quotas = Quotas(lambda tenant: Allowance(tokens_per_minute=10**6), clock)
+    server = SimulatedServer(size, clock=clock, quotas=quotas)
+    listeners = [RecordingListener(server, tenant) for tenant in tenants]
+    computed = ComputedTokens(server)
+
+    def go_on(limit: int) -> None:
+        for name, listener in zip("ab", listeners, strict=True):
+            listener.send(protocol.Grant(request_id=name, limit=limit))
+            for _ in range(2 * AGING_STEPS):  # after which who waits for credit may lose its memory
+                server.tick()
+
+    for name, listener in zip("ab", listeners, strict=True):
+        prompt = [60 + ord(name)] * 150
+        listener.send(start(name, prompt=prompt, credit=protocol.Credit(limit=0), params=STILL))
+    go_on(1)
+    before = computed.total, sum(taken.tokens for taken in quotas.taken().values())
+    for limit in range(2, 7):
+        go_on(limit)
+    after = computed.total, sum(taken.tokens for taken in quotas.taken().values())
+    return after[0] - before[0], after[1] - before[1]
+
+
+def test_what_a_tenants_streams_take_of_each_others_memory_counts() -> None:
+    """Else whoever gave many a token each, in turns, had the engine compute all of them each time."""
+    computed, counted = takes_turns(("one", "one"))
+    assert computed > 500
+    assert counted == computed
+
+
+def test_what_is_under_way_as_memory_is_released_counts() -> None:
+    """A piece of a prompt that nobody would ever have."""
+    size = replace_size(SIZE, step_tokens=64, overlap=True)
+    quotas = Quotas(lambda tenant: Allowance(tokens_per_minute=10**6), clock := Clock())
+    server = SimulatedServer(size, clock=clock, quotas=quotas)
+    listener, computed = RecordingListener(server), ComputedTokens(server)
+    listener.send(start(prompt=1000 * [61], params=STILL, credit=protocol.Credit(limit=1)))
+    for _ in range(100):
+        server.tick()
+        listener.send(protocol.Pause(request_id="a", kv="release"))
+        listener.send(protocol.Resume(request_id="a"))
+    rest(server)
+    assert computed.total > 5000
+    assert computed.total <= quotas.taken()[TENANT].tokens + 100
+
+
+def test_what_others_take_of_its_memory_counts_for_nobody() -> None:
+    computed, counted = takes_turns(("one", "two"))
+    assert computed > 500
+    assert counted == 10, "its own tokens"
 
 
 def test_a_resume_of_what_was_released_is_refused_beyond_the_limit_and_loses_nothing() -> None:
@@ -178,7 +252,8 @@ def test_what_goes_on_behind_an_injection_is_released_no_more() -> None:
     released(tenant)
     assert tenant.send(replace(inject(), resume=True)) is None
     assert isinstance(tenant.last(), protocol.Resumed)
-    assert tenant.limit_reached(), "what was computed again counts"
+    assert tenant.send(inject()) is None
+    assert tenant.limit_reached()
     assert tenant.send(protocol.Pause(request_id="a")) is None
     assert resumed(tenant) is None, "nothing of it is computed again"
 
