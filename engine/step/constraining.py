@@ -86,9 +86,9 @@ class Constraining:
     def end(self, sequence: Sequence) -> None:
         if sequence.constraint is not None:
             sequence.constraint.give_up()
+            self._lookout.end(sequence)
         sequence.constraint = sequence.awaited_outlook = None
         self._unsettled.pop(sequence.stream, None)
-        self._lookout.forget(sequence.stream)
 
     # -- a step --------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ class Lookout(Protocol):
     def wake_for(self, stream: int) -> None:
         """As soon as there is news of it: somebody waits for that."""
 
-    def forget(self, stream: int) -> None:
-        """It has no grammar any more."""
+    def end(self, sequence: Sequence) -> None:
+        """It has no grammar from now on."""
 
 
 MakeLookout = Callable[

@@ -73,14 +73,21 @@ class MatcherThreads:
         work = [constraint_of(sequence).submit() for sequence in sequences]
         job = worker.submit(lambda: [follow() for follow in work], sequences[0].tenant)
         for sequence in sequences:
-            self.forget(sequence.stream)
+            self._forget(sequence.stream)
             self._jobs[sequence.stream] = job
             if sequence.awaited_outlook:
                 self._wake_behind(job)
         if worker is self._quick:
             self._awaited[job] = sequences[0].tenant, {sequence.stream for sequence in sequences}
 
-    def forget(self, stream: int) -> None:
+    def end(self, sequence: Sequence) -> None:
+        """What its matcher has is given back before another of its tenant's is compiled."""
+        self._forget(sequence.stream)
+        constraint = constraint_of(sequence)
+        if constraint.compiled:
+            self._compiling.submit(constraint.let_go, sequence.tenant)
+
+    def _forget(self, stream: int) -> None:
         """Nobody waits for what is the last of no stream."""
         job = self._jobs.pop(stream, None)
         if job is not None and job in self._awaited:

@@ -103,7 +103,7 @@ class FollowerLookout:
     def wake_for(self, stream: int) -> None:
         """Not here: the next step waits for rank 0."""
 
-    def forget(self, stream: int) -> None:
+    def end(self, sequence: Sequence) -> None:
         """Not here."""
 
 

@@ -217,6 +217,10 @@ class Hub:
         """Whether there is such a stream, and it has not ended."""
         return StreamKey(tenant, request_id) in self._registry.keys
 
+    def is_known(self, tenant: str, request_id: str) -> bool:
+        """Or all of one that has ended is still there."""
+        return self._registry.known(StreamKey(tenant, request_id), self._clock()) is not None
+
     @property
     def is_empty(self) -> bool:
         """Whether there is no stream."""

@@ -464,6 +464,29 @@ async def test_a_requests_starts_are_as_many_pieces_of_work() -> None:
     assert work.starts == 128
 
 
+async def test_choices_begin_though_the_first_of_their_prompt_is_forgotten() -> None:
+    """Of many prompts all first choices begin before any other, and short ones end before that."""
+    completion = Asked()
+    hub = completion.server.hub
+    hub._registry._ended_streams = EndedStreams(byte_limit=1)
+    params = Params(max_tokens=1, ignore_eos=True, seed=3)
+    prompts = [
+        [
+            Start(request_id=f"x:{at}", prompt=PROMPT + str(at), params=params),
+            Start(request_id=f"x:{at}b", fork=Fork(request_id=f"x:{at}", at=0), params=Params(seed=4)),
+        ]
+        for at in range(4)
+    ]
+    asked = CompletionSource(hub, CALLER, text_dialect, prompts, PayerWork(), include_usage=False)
+    completion.answering = asked
+    assert await asked.begin() is None
+    assert asked._held_starts.bytes > 4 * len(PROMPT)
+    whole = await completion.whole()
+    assert isinstance(whole, CompletionObject)
+    assert [choice.finish_reason for choice in whole.choices] == ["length"] * 8
+    assert not asked._held_starts.bytes
+
+
 async def test_of_a_request_that_is_refused_for_one_of_its_prompts_nothing_goes_on() -> None:
     """It has a name, and whoever goes away may come back: but not for this."""
     server = Asked().server

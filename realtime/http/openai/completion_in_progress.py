@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from midstream import protocol
 from midstream.protocol import Beside, Start
@@ -39,6 +40,7 @@ from realtime.pieces import Pieces
 from realtime.refusal import Refusal
 from realtime.stream.memory import Holding
 from realtime.stream.outbox import OutgoingEvent
+from realtime.stream.weights import weight
 from realtime.text.served_model import ServedModel
 from realtime.text.tokenizer import Tokenizer
 from realtime.work_budget import steering_s
@@ -95,6 +97,7 @@ class CompletionSource(ListenerSource):
         self._ready_starts = deque(first for first, *_ in prompts)
         # What is not started yet, behind the first choice of each prompt.
         self._waiting_starts = {first.request_id: others for first, *others in prompts}
+        self._forked = {first.request_id: first for first, *others in prompts if others}
         self._shows_logprobs = isinstance(prompts[0][0].params.logprobs, int)
         starts = [start for choices in prompts for start in choices]
         self._choices = {
@@ -106,6 +109,8 @@ class CompletionSource(ListenerSource):
         # A snapshot stands in for text that was sent before, and not for its log probabilities.
         super().__init__(HttpListener(hub, caller, work, keeps_events=self._shows_logprobs))
         self._kept = Holding(self._listener.memory)
+        self._held_starts = Holding(self._listener.memory)
+        self._held_starts.update(sum(map(weight, self._forked.values())))
 
     # -- its life --------------------------------------------------------------------------------
 
@@ -148,7 +153,25 @@ class CompletionSource(ListenerSource):
             await self._work.do(self._start_next, steering_s(text_length(self._ready_starts[0])))
 
     def _start_next(self) -> None:
-        self._receive(self._ready_starts.popleft())
+        start = self._ready_starts.popleft()
+        if start.fork is not None and not self._can_fork(start.request_id, start.fork.request_id):
+            self._ready_starts.appendleft(self._unforked(start))  # which is paid for as such
+            return
+        self._receive(start)
+        if not (self._ready_starts or self._waiting_starts):
+            self._forked.clear()
+            self._held_starts.update(0)
+
+    def _can_fork(self, *either: str) -> bool:
+        """Or is there already, where it is asked for again."""
+        return any(self._hub.is_known(self._tenant, request_id) for request_id in either)
+
+    def _unforked(self, start: Start) -> Start:
+        """The same from its prompt: of many prompts the first choices may have ended, and be forgotten."""
+        assert start.fork is not None
+        first = self._forked[start.fork.request_id]
+        params = replace(first.params, seed=start.params.seed)
+        return replace(first, request_id=start.request_id, params=params)
 
     def _receive(self, frame: protocol.StreamFrame) -> None:
         self._hub.receive_frame(self._tenant, frame, self._listener)
