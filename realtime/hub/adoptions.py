@@ -152,15 +152,13 @@ class Adoptions:
     async def _take(
         self, key: StreamKey, number: int, search: Search, listener: Listener, *, starts: bool
     ) -> None:
-        """What was found, if anything was."""
+        """What was found, if anything was: it counts for its tenant here, though whoever asked is gone."""
         await self._turn(listener)  # whatever becomes of it: engines answer many in one
         found = search.latest
         for other in search.found:
             if other is not found:
                 forget(other.engine, number)
-        if found is not None and listener.gone:
-            found.engine.say(api.Disown(number))  # it waits there for whoever comes next
-        elif found is not None:
+        if found is not None:
             await self._build(key, number, search, found, listener, starts=starts)
         elif search.is_another:
             raise another_content(key)

@@ -371,8 +371,10 @@ async def test_of_two_the_other_is_forgotten_where_it_is() -> None:
     assert [entry.engine for entry in here.hub._registry.entries] == [here.hub.serving.engines[1]]
 
 
-async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
-    here = SimulatedServer(SIZE, keeps=True)
+async def test_what_nobody_asks_for_any_more_waits_here_for_whoever_comes_and_counts_for_its_tenant() -> None:
+    """Left to its engine it would be in no gateway's count: whoever asked and hung up had as many streams as
+    they liked, and all that these said, beside all limits."""
+    here = SimulatedServer(SIZE, keeps=True, quotas=Quotas(lambda tenant: Allowance(max_streams=1)))
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
     key, journal = await a_journal()
     listener = RecordingListener(here)
@@ -382,10 +384,13 @@ async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_com
     (number,) = here.hub._keepers._searches
     listener.leave()
     here.hub.receive_answer(0, api.Adopted(number, journal))
+    late = api.News(number, index=1, tokens=[65])
+    assert here.hub._keepers.take_news(here.hub.serving.engines[0], late)
     await settled()
-    asked, then = itertools.chain.from_iterable(here.down)
-    assert isinstance(asked, api.Adopt)
-    assert then == api.Disown(number)
+    assert len(await asked_for(here)) == 1
+    assert here.hub.is_live(TENANT, key.request_id)
+    taken = here.hub._quotas.taken()[TENANT]
+    assert (taken.streams, taken.tokens) == (1, 1)
 
 
 async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_second(
@@ -570,6 +575,7 @@ async def test_what_its_engine_has_heard_is_compared_and_kept_by_nobody(*, ended
         listener.send(protocol.Cancel(request_id="a"))
         there.tick()
     found = Found(here.hub.serving.engines[0], kept.journal.told(), [])
+    gc.collect()  # what other tests have left
     before = in_use(api.Adjust)
     key, search = StreamKey(TENANT, "a"), Search([], doubtful=False)
     await here.hub._adoptions._adopt(key, NUMBER, search, found, RecordingListener(here))
@@ -595,6 +601,7 @@ async def test_of_a_fork_of_forks_each_is_built_from_one_record_and_let_go_when_
     journal = there.engines[0].keeping.kept[stream.number].journal.told()
     model, owner = here.hub.serving.engines[0].model, Owner(1, 1)
     of_it = RebuiltStream(NUMBER, b"", journal, model, owner=owner, window=8, ahead_s=0)
+    gc.collect()  # what other tests have left
     before = in_use(Stream)
     for _ in of_it.replay():
         pass
