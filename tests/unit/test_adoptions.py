@@ -22,7 +22,7 @@ from midstream.protocol import Fork, Function, Grammar, Guard, Message, Params, 
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
-from realtime.hub.adoptions import AT_ONCE
+from realtime.hub.adoptions import ASKED_AT_ONCE, AT_ONCE
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
@@ -537,6 +537,30 @@ async def test_of_one_who_looks_for_a_crowd_an_engine_is_asked_for_few_at_a_time
             here.hub.receive_answer(0, api.Adopted(number))
         await asyncio.sleep(0)
     await settled()
+
+
+async def test_of_a_crowd_of_tenants_an_engine_is_asked_for_few_streams_at_a_time() -> None:
+    """As where a gateway is gone, and all its clients come to another: each has few, and all have more than
+    an engine waits for a gateway to take."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    for number in range(ASKED_AT_ONCE + 3):
+        RecordingListener(here, f"tenant {number}").send(protocol.Attach(request_id="a", after=-1))
+    gone, last = RecordingListener(here, "gone"), RecordingListener(here, "last")
+    for listener in (gone, last):
+        listener.send(protocol.Attach(request_id="a", after=-1))
+    asked = await asked_for(here)
+    assert len(asked) == ASKED_AT_ONCE
+    gone.leave()
+    for number in asked[:4]:
+        here.hub.receive_answer(0, api.Adopted(number))
+    assert len(await asked_for(here)) == ASKED_AT_ONCE + 4, "and not for whoever is gone"
+    while here.hub._keepers._searches:
+        for number in list(here.hub._keepers._searches):
+            here.hub.receive_answer(0, api.Adopted(number))
+        await asyncio.sleep(0)
+    await settled()
+    assert [error.code for error in last.errors] == ["unknown_request"]
 
 
 async def asked_for(here: SimulatedServer) -> list[int]:
