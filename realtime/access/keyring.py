@@ -42,6 +42,7 @@ class Keyring:
         self._reported: tuple[Version, str] | None = None
         self._reading = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="keys")
+        self._thread.submit(int)  # it is there from now on, when none can be started, too
         self._version = _version(path)
         tell_if_endless(path)
         self._keys = _keys_of(read(path))
@@ -76,7 +77,8 @@ class Keyring:
         if version == self._version:
             return  # somebody has read it meanwhile
         try:
-            self._keys = await self._read_again()
+            loop = asyncio.get_running_loop()
+            self._keys = await loop.run_in_executor(self._thread, _read_again, self._path)
         except KeyFileError as problem:
             self._report(version, problem)
             if isinstance(problem, KeyFileUnreadableError):
@@ -86,13 +88,6 @@ class Keyring:
             log.info("the key file has changed: %d keys", len(self._keys.holders))
             self.on_change()
         self._version = version
-
-    async def _read_again(self) -> Keys:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._thread, _read_again, self._path)
-        except RuntimeError as error:  # no thread can be started
-            raise KeyFileUnreadableError(f"the key file {self._path} cannot be read: {error}") from None
 
     def _report(self, version: Version, problem: KeyFileError) -> None:
         if (version, str(problem)) != self._reported:

@@ -47,6 +47,7 @@ SEARCH_S, ASK_S = 100e-6, 20e-6  # what a search costs us, and each engine that 
 # be looked for at once.
 PIECES_A_TURN = 8
 AT_ONCE = 16  # of one payer's streams: as many MiB, where each is as long as may be kept
+ASKED_AT_ONCE = 24  # of all payers': so much comes within the second in which engines are to answer
 
 
 def another_content(key: StreamKey) -> Refusal:
@@ -93,6 +94,7 @@ class Adoptions:
         self._pool = pool
         self._window = window
         self._places = WeakValueDictionary[Payer, asyncio.Semaphore]()
+        self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
         self.closed = False  # whether nothing is taken over any more
         self._turns = Slices[Turn](
             _begin, most=PIECES_A_TURN, next_turn=_next_turn, owner=attrgetter("payer")
@@ -133,9 +135,10 @@ class Adoptions:
         try:
             while True:
                 async with self._place(listener):
-                    if listener.gone:  # or it would be taken from whoever reads it by now
-                        return
-                    search = await self._keepers.search(number, engine_key(key), start)
+                    async with self._asking:  # for as long as engines may take to answer, and no longer
+                        if listener.gone:  # or it would be taken from whoever reads it by now
+                            return
+                        search = await self._keepers.search(number, engine_key(key), start)
                     if not search.is_claimed:
                         await self._take(key, number, search, listener, starts=start is not None)
                         return
@@ -145,22 +148,21 @@ class Adoptions:
             self._serving.flush()
 
     def _place(self, listener: Listener) -> asyncio.Semaphore:
-        """Of one payer's so many are looked for, and built, at a time. What engines answer is as long as what
-        they keep: all of one's at once would be more than an engine waits for us to take."""
+        """Of one payer's so many are looked for, and built, at a time, so that others' are asked for beside
+        them. What engines answer is as long as what they keep: all at once would be more than an engine waits
+        for us to take."""
         return self._places.setdefault(listener.payer, asyncio.Semaphore(AT_ONCE))
 
     async def _take(
         self, key: StreamKey, number: int, search: Search, listener: Listener, *, starts: bool
     ) -> None:
-        """What was found, if anything was."""
+        """What was found, if anything was: it counts for its tenant here, though whoever asked is gone."""
         await self._turn(listener)  # whatever becomes of it: engines answer many in one
         found = search.latest
         for other in search.found:
             if other is not found:
                 forget(other.engine, number)
-        if found is not None and listener.gone:
-            found.engine.say(api.Disown(number))  # it waits there for whoever comes next
-        elif found is not None:
+        if found is not None:
             await self._build(key, number, search, found, listener, starts=starts)
         elif search.is_another:
             raise another_content(key)

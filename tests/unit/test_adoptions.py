@@ -22,7 +22,7 @@ from midstream.protocol import Fork, Function, Grammar, Guard, Message, Params, 
 from realtime.guards import pattern
 from realtime.guards.pattern import Pattern
 from realtime.hub import keepers
-from realtime.hub.adoptions import AT_ONCE
+from realtime.hub.adoptions import ASKED_AT_ONCE, AT_ONCE
 from realtime.hub.keepers import SETTLED_S, Found, Search
 from realtime.hub.rebuilt_stream import RebuiltStream
 from realtime.hub.stream_key import StreamKey
@@ -371,8 +371,10 @@ async def test_of_two_the_other_is_forgotten_where_it_is() -> None:
     assert [entry.engine for entry in here.hub._registry.entries] == [here.hub.serving.engines[1]]
 
 
-async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_comes() -> None:
-    here = SimulatedServer(SIZE, keeps=True)
+async def test_what_nobody_asks_for_any_more_waits_here_for_whoever_comes_and_counts_for_its_tenant() -> None:
+    """Left to its engine it would be in no gateway's count: whoever asked and hung up had as many streams as
+    they liked, and all that these said, beside all limits."""
+    here = SimulatedServer(SIZE, keeps=True, quotas=Quotas(lambda tenant: Allowance(max_streams=1)))
     del here.hub._adoptions.may_be_found  # it is the real one that is asked
     key, journal = await a_journal()
     listener = RecordingListener(here)
@@ -382,10 +384,13 @@ async def test_what_nobody_asks_for_any_more_waits_in_its_engine_for_whoever_com
     (number,) = here.hub._keepers._searches
     listener.leave()
     here.hub.receive_answer(0, api.Adopted(number, journal))
+    late = api.News(number, index=1, tokens=[65])
+    assert here.hub._keepers.take_news(here.hub.serving.engines[0], late)
     await settled()
-    asked, then = itertools.chain.from_iterable(here.down)
-    assert isinstance(asked, api.Adopt)
-    assert then == api.Disown(number)
+    assert len(await asked_for(here)) == 1
+    assert here.hub.is_live(TENANT, key.request_id)
+    taken = here.hub._quotas.taken()[TENANT]
+    assert (taken.streams, taken.tokens) == (1, 1)
 
 
 async def test_of_a_crowd_that_waits_for_an_engine_in_vain_the_log_has_a_line_a_second(
@@ -534,6 +539,30 @@ async def test_of_one_who_looks_for_a_crowd_an_engine_is_asked_for_few_at_a_time
     await settled()
 
 
+async def test_of_a_crowd_of_tenants_an_engine_is_asked_for_few_streams_at_a_time() -> None:
+    """As where a gateway is gone, and all its clients come to another: each has few, and all have more than
+    an engine waits for a gateway to take."""
+    here = SimulatedServer(SIZE, keeps=True)
+    del here.hub._adoptions.may_be_found  # it is the real one that is asked
+    for number in range(ASKED_AT_ONCE + 3):
+        RecordingListener(here, f"tenant {number}").send(protocol.Attach(request_id="a", after=-1))
+    gone, last = RecordingListener(here, "gone"), RecordingListener(here, "last")
+    for listener in (gone, last):
+        listener.send(protocol.Attach(request_id="a", after=-1))
+    asked = await asked_for(here)
+    assert len(asked) == ASKED_AT_ONCE
+    gone.leave()
+    for number in asked[:4]:
+        here.hub.receive_answer(0, api.Adopted(number))
+    assert len(await asked_for(here)) == ASKED_AT_ONCE + 4, "and not for whoever is gone"
+    while here.hub._keepers._searches:
+        for number in list(here.hub._keepers._searches):
+            here.hub.receive_answer(0, api.Adopted(number))
+        await asyncio.sleep(0)
+    await settled()
+    assert [error.code for error in last.errors] == ["unknown_request"]
+
+
 async def asked_for(here: SimulatedServer) -> list[int]:
     """The numbers that its engine was asked for, each once, when nothing goes on by itself any more."""
     for _ in range(20):
@@ -570,6 +599,7 @@ async def test_what_its_engine_has_heard_is_compared_and_kept_by_nobody(*, ended
         listener.send(protocol.Cancel(request_id="a"))
         there.tick()
     found = Found(here.hub.serving.engines[0], kept.journal.told(), [])
+    gc.collect()  # what other tests have left
     before = in_use(api.Adjust)
     key, search = StreamKey(TENANT, "a"), Search([], doubtful=False)
     await here.hub._adoptions._adopt(key, NUMBER, search, found, RecordingListener(here))
@@ -595,6 +625,7 @@ async def test_of_a_fork_of_forks_each_is_built_from_one_record_and_let_go_when_
     journal = there.engines[0].keeping.kept[stream.number].journal.told()
     model, owner = here.hub.serving.engines[0].model, Owner(1, 1)
     of_it = RebuiltStream(NUMBER, b"", journal, model, owner=owner, window=8, ahead_s=0)
+    gc.collect()  # what other tests have left
     before = in_use(Stream)
     for _ in of_it.replay():
         pass
