@@ -206,7 +206,7 @@ def _replay(constraint: Constraint, sequence: Sequence, starts: Starts) -> None:
         ends[sequence.num_prompt + index + put] = count
     at = starts[0]
     for start in starts[1:]:
-        constraint.append(sequence.tokens[at : start - ends[start]].tolist(), at)
+        constraint.append(sequence.tokens[at : start - ends[start]], at)
         constraint.begin_anew(start)
         at = start
-    constraint.append(sequence.tokens[at:].tolist(), at)
+    constraint.append(sequence.tokens[at:], at)

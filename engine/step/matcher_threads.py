@@ -8,7 +8,7 @@ is not is no stream's but its own loss.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from collections.abc import Set as AbstractSet
@@ -19,6 +19,7 @@ from engine.schedule.batch import Row
 from engine.schedule.sequence import Sequence
 from engine.step.lookout import Found, Masks, constraint_of, forces
 from engine.step.patience import MOST_S, Patience
+from engine.structure.constraint import Constraint
 from engine.structure.matcher import GrammarError
 from engine.structure.worker import Worker
 
@@ -43,6 +44,7 @@ class MatcherThreads:
         self._slow = Worker("slow grammars")
         self._quick = Worker("grammars", self._slow)
         self._compiling = Worker("new grammars")
+        self._ended = deque[Constraint]()  # whose matchers are to be given back
         self._jobs: dict[int, Future[None]] = {}  # of each stream: the last
         # Jobs worth waiting for: whose they are, and the streams of which each is the last.
         self._awaited: dict[Future[None], tuple[int, set[int]]] = {}
@@ -81,11 +83,19 @@ class MatcherThreads:
             self._awaited[job] = sequences[0].tenant, {sequence.stream for sequence in sequences}
 
     def end(self, sequence: Sequence) -> None:
-        """What its matcher has is given back before another of its tenant's is compiled."""
+        """What its matcher has is given back before another of its tenant's is compiled, and with it that of
+        all that ended meanwhile, in a line of nobody's: were each a piece of its tenant's, what that begins
+        next would wait for as many of others' grammars to be compiled."""
         self._forget(sequence.stream)
         constraint = constraint_of(sequence)
         if constraint.compiled:
-            self._compiling.submit(constraint.let_go, sequence.tenant)
+            self._ended.append(constraint)
+            if len(self._ended) == 1:  # else who gives it back is yet to come, or there
+                self._compiling.submit(self._give_back)
+
+    def _give_back(self) -> None:
+        while self._ended:
+            self._ended.popleft().let_go()
 
     def _forget(self, stream: int) -> None:
         """Nobody waits for what is the last of no stream."""

@@ -12,8 +12,10 @@ It knows positions among a stream's tokens, and tokens. It knows no sequence and
 from __future__ import annotations
 
 import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from operator import itemgetter
 
 from engine.structure.follower import Follower
@@ -98,11 +100,11 @@ class Constraint:
 
     # -- the stream's tokens -----------------------------------------------------------------------
 
-    def append(self, tokens: list[int], position: int) -> None:
+    def append(self, tokens: Several[int], position: int) -> None:
         """They stand behind the others, from `position` on: what stands before the grammar is not its
-        own."""
+        own. Until a thread comes to it they are numbers, and no objects: they may be a very long context."""
         start, reached = self._runs[-1]
-        own = tokens[max(0, start - position) :]
+        own = array("i", tokens[max(0, start - position) :])
         if own:
             self._runs[-1] = (start, reached + len(own))
             self._change(lambda matcher: matcher.accept(own))

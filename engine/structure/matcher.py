@@ -197,7 +197,7 @@ class Matcher:
             return True
         return (self._fuel < MOST_FUEL or not self._follower.asks_first) and needs_more_fuel(matcher)
 
-    def accept(self, tokens: list[int]) -> None:
+    def accept(self, tokens: Several[int]) -> None:
         run = self._runs[-1]
         inside = 0 if run.behind_end else self._until_end(tokens)
         for token in tokens[:inside]:

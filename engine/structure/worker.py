@@ -119,6 +119,7 @@ class Worker:
             with _away():
                 piece = _of_thread.worker._next()  # which may be another's by then
             goes_on = piece()
+            del piece  # and what it knows, as a grammar's share of memory: the next may be long in coming
         _at_work.discard(threading.get_ident())
 
     def _begin_thread(self) -> None:

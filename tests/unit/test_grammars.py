@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import itertools
 import threading
+import tracemalloc
 import weakref
 from collections.abc import Iterable
 from concurrent.futures import Future, wait
@@ -471,6 +472,49 @@ def test_what_grammars_keep_is_given_back_beside_the_steps() -> None:
     driver.settle(*(api.Grant(submit.stream, 10) for submit in submits))
     assert all(gone.acquire(timeout=10) for _ in submits)
     assert threading.get_ident() not in freed
+
+
+def test_what_many_grammars_keep_is_given_back_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it one for each, what their tenant begins next would wait for as many of others' to be
+    compiled."""
+    driver, go, others, turns = new(), threading.Event(), list[bool](), list[int]()
+    sampling, compiles = regex("[ab]{40}", max_tokens=4), Matcher.__init__
+    submits = [api.Submit(stream, PROMPT, sampling, 3, tenant=1) for stream in range(1, 21)]
+    driver.settle(*submits)
+    for _ in range(50):
+        threads_of(driver)._compiling.submit(lambda: others.append(go.wait(60)), 2)
+    driver.settle(*(api.Grant(submit.stream, 10) for submit in submits))
+
+    def compiled(*arguments: Any) -> None:
+        turns.append(len(others))
+        compiles(*arguments)
+
+    monkeypatch.setattr(Matcher, "__init__", compiled)
+    driver.send(api.Submit(99, PROMPT, sampling, 3, tenant=1))
+    driver.step()
+    go.set()
+    driver.until(lambda: bool(driver.told[99].tokens))
+    assert turns == [2], "the one that was under way, and one more"
+
+
+def test_a_long_text_that_is_yet_to_be_followed_is_numbers_and_no_objects() -> None:
+    """Of forks of a stream with a grammar each had ten times what their tokens take, for as long as others'
+    were worked at."""
+    driver, go = Driver(engine_of(TOY, Limits(kv_tokens=65536))), threading.Event()
+    threads_of(driver)._compiling.submit(lambda: go.wait(60), 2)
+    tokens = [*PROMPT, *range(1000, 31000)]
+    driver.send(
+        api.Submit(1, tokens, regex("a", max_tokens=60_000), 0, prompt=3, grammar_starts=(0,), paused=True)
+    )
+    tracemalloc.start()
+    try:
+        driver.step()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 1 in driver.engine.scheduler.sequences
+    assert taken < 16 * len(tokens)
+    go.set()
 
 
 def test_masks_are_filled_while_the_model_computes(monkeypatch: pytest.MonkeyPatch) -> None:

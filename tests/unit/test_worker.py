@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import wait
 from functools import partial
@@ -71,6 +72,18 @@ def test_whoever_follows_a_long_text_gives_way_with_each_token() -> None:
     work_off(("a", follow), ("b", other))
     assert others == [0] * 10, "done before"
     assert followed == [10]
+
+
+def test_of_what_is_done_a_worker_holds_nothing_until_more_comes() -> None:
+    """A stream's grammar counted for its tenant when the stream had long ended: until any other was followed,
+    and what was compiled found no room."""
+    source, gone = source_of(Grammar(regex="(ab)+")), threading.Semaphore(0)
+    constraint = Constraint(source, toy_vocabulary(), 0, lambda: None)
+    weakref.finalize(constraint, gone.release)
+    worker = Worker("test")
+    worker.submit(constraint.submit())
+    del constraint
+    assert gone.acquire(timeout=10)
 
 
 def test_what_fails_behind_its_turn_says_so_and_ends_nobody_else() -> None:
