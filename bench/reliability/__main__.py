@@ -29,6 +29,7 @@ EXPERIMENTS = (
     "stories",
     "records",
     "growth",
+    "accounts",
     "reading",
     "abuse",
     "deaths",
@@ -55,7 +56,13 @@ EXPERIMENTS = (
     "soak",
 )
 # What may be asked of each beside.
-OWN = {"abuse": ("attack_s", "attacks"), "stories": ("seeds",), "records": ("seeds",), "growth": ("states",)}
+OWN = {
+    "abuse": ("attack_s", "attacks"),
+    "stories": ("seeds",),
+    "records": ("seeds",),
+    "growth": ("states",),
+    "accounts": ("states",),
+}
 MOST_S = 7200.0  # for one of them
 RESULTS = Path("bench/results/reliability.json")  # and the table beside it
 SAID = {"name", "goal", "met", "scale", "took_s"}  # what has a column of its own
@@ -70,7 +77,9 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, action="append", dest="seeds", help="one of `stories` or `records`, aloud"
     )
-    parser.add_argument("--state", action="append", dest="states", help="one of `growth`, by itself")
+    parser.add_argument(
+        "--state", action="append", dest="states", help="one of `growth`, or of `accounts`, by itself"
+    )
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(EXPERIMENTS):
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(EXPERIMENTS)}")

@@ -5,9 +5,6 @@ is done to it, in a process that is forked off for it: every time to the same st
 turn of the event loop, also while the state is made, by the time of the processor that its thread had, so
 that other processes do not count. What takes long is done to a stream of a quarter as well: it may take
 longer as the stream grows, and not by more.
-
-And what the memory of each state takes is held against what is counted of it (`growth_accounts.py`), also of
-those of `growth_heavy.py`.
 """
 
 from __future__ import annotations
@@ -23,9 +20,7 @@ from functools import partial
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from bench.reliability.growth_accounts import MOST_TIMES, MOST_UNCOUNTED, Account, account
 from bench.reliability.growth_acts import ACTS, ACTS_ON_MANY, MANY, Act, NothingThereError
-from bench.reliability.growth_heavy import HEAVY
 from bench.reliability.growth_states import STATES, Build
 from bench.reliability.growth_world import TimedLoop, World, model, page_s
 from bench.reliability.story_world import Complaints
@@ -37,7 +32,6 @@ LONG_MS, MOST_MS = 25.0, 50.0  # where it grows by more, and in any case; what t
 TRIES = 3
 PATIENCE_S = 60.0
 MAKING = "its making"
-EVERY = STATES | HEAVY  # of which each has an account
 TOLD = 10
 
 _fork, _each_apart = get_context("fork"), get_context("forkserver")
@@ -74,52 +68,33 @@ class Cost(NamedTuple):
 
 async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
     """`states`: these alone."""
-    if unknown := set(states) - set(EVERY):
-        raise ValueError(f"no state {', '.join(sorted(unknown))}; there are {', '.join(EVERY)}")
-    names = states or list(EVERY)
-    played = [name for name in names if name in STATES]
+    names = states or list(STATES)
+    if unknown := set(names) - set(STATES):
+        raise ValueError(f"no state {', '.join(sorted(unknown))}; there are {', '.join(STATES)}")
     loop = asyncio.get_running_loop()
     _each_apart.set_forkserver_preload([__name__])
-    costs, accounts = list[Cost](), list[Account]()
+    costs: list[Cost] = []
     with ProcessPoolExecutor(WORKERS, mp_context=_each_apart, max_tasks_per_child=1) as pool:
-        tries = [loop.run_in_executor(pool, tried, name, scale) for name in played]
-        audits = [loop.run_in_executor(pool, audited, name, scale) for name in names]
-        for at, one in enumerate(asyncio.as_completed(tries), 1):
-            costs += (found := await one)
+        jobs = [loop.run_in_executor(pool, tried, name, scale) for name in names]
+        for at, job in enumerate(asyncio.as_completed(jobs), 1):
+            costs += (found := await job)
             longest = max(found, key=lambda cost: cost.played.ms)
-            print(f"{at} of {len(played)}: {longest}", file=sys.stderr, flush=True)
-        for at, other in enumerate(asyncio.as_completed(audits), 1):
-            accounts.append(await other)
-            print(f"{at} of {len(names)}: {accounts[-1]}", file=sys.stderr, flush=True)
+            print(f"{at} of {len(names)}: {longest}", file=sys.stderr, flush=True)
     costs.sort(key=lambda cost: cost.played.ms, reverse=True)
-    accounts.sort(key=lambda account: account.uncounted, reverse=True)
     too_much = [str(cost) for cost in costs if cost.is_too_much]
     wrong = [f"{cost.state}, {cost.act}: {cost.played.wrong}" for cost in costs if cost.played.wrong]
-    short = [str(account) for account in accounts if account.is_short]
     return {
         "name": "growth",
-        "states": len(played),
+        "states": len(names),
         "acts": len(ACTS) + len(ACTS_ON_MANY),  # beside its making
         "plays": len(costs),
         "the longest": [str(cost) for cost in costs[:TOLD]],
         "too much": too_much,
         "wrong": wrong[:TOLD],
-        "accounts": len(accounts),
-        "least counted": [str(account) for account in accounts[:TOLD]],
-        "counted too little": short,
-        "counted far too much": [str(account) for account in accounts if account.is_coarse],
         "goal": f"nothing raises, no turn takes more than {MOST_MS:g} ms, and none more than {LONG_MS:g} ms "
-        f"that takes over {MOST_GROWTH:g} times as long where the stream has {QUARTER} times the size; no "
-        f"memory grows {MOST_TIMES:g} times as fast as what is counted of it, where that comes to more than "
-        f"{MOST_UNCOUNTED >> 20} MiB of a tenant that nobody counts",
-        "met": not (too_much or wrong or short),
+        f"that takes over {MOST_GROWTH:g} times as long where the stream has {QUARTER} times the size",
+        "met": not (too_much or wrong),
     }
-
-
-def audited(name: str, scale: float) -> Account:
-    """In a process of its own."""
-    state = EVERY[name]
-    return account(name, state, int(state.most * scale))
 
 
 def tried(name: str, scale: float) -> list[Cost]:

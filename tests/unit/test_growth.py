@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.reliability.growth import EVERY
-from bench.reliability.growth_accounts import account, weighed
+from bench.reliability.accounts import EVERY, account, weighed
 from bench.reliability.growth_acts import ACTS, NothingThereError
 from bench.reliability.growth_states import STATES
 from midstream import protocol
@@ -85,7 +84,7 @@ def test_an_injection_that_is_yet_to_be_read_is_kept_once() -> None:
 @pytest.mark.usefixtures("_alone")
 @pytest.mark.parametrize("state", ["failed results", "texts that wait", "streams", "content, wide letters"])
 def test_what_a_state_takes_is_on_an_account(state: str) -> None:
-    found = account(state, EVERY[state], MUCH)
+    found = account(state, MUCH)
     assert found.taken > 10_000, "else it proves little"
     assert not found.is_short, found
 
@@ -101,5 +100,5 @@ def test_what_a_state_takes_is_on_an_account(state: str) -> None:
 )
 def test_what_nobody_weighs_is_found(state: str, weigher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weigher, 0)
-    found = account(state, EVERY[state], MUCH)
+    found = account(state, MUCH)
     assert found.is_short, found

@@ -1,19 +1,25 @@
 """Accounts: whether what the gateway's memory takes is on some account, of streams that grow.
 
-A state is made in one size and in twice that. What it takes is what Python has allotted by then, without what
-is played; what is counted is what all accounts say that have a limit. Only what the larger one has more is
-looked at: what is there once is nothing. Where memory grows faster than what is counted, a tenant may have
-more than its limits say, as often as it may have such a stream.
+A state of `growth_states.py`, or of `growth_heavy.py`, is made in one size and in twice that. What it takes
+is what Python has allotted by then, without what is played; what is counted is what all accounts say that
+have a limit. Only what the larger one has more is looked at: what is there once is nothing. Where memory
+grows faster than what is counted, a tenant may have more than its limits say, as often as it may have such a
+stream.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import tracemalloc
-from typing import NamedTuple
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any, NamedTuple
 
-from bench.reliability.growth_states import State
+from bench.reliability.growth_heavy import HEAVY
+from bench.reliability.growth_states import STATES, State
 from bench.reliability.growth_world import model
 from realtime.config import Options
 from realtime.guards import pattern
@@ -21,6 +27,9 @@ from realtime.hub import decoded_turns, ended_streams
 from realtime.hub.hub import Hub
 from realtime.hub.waiting_frames import WaitingLimits
 
+EVERY = STATES | HEAVY
+WORKERS = 2
+TOLD = 10
 LEAST = 8  # to begin with
 ENOUGH = 64_000  # bytes that it grows by
 MOST_TIMES = 1.25  # as much as is counted
@@ -95,8 +104,36 @@ class Account(NamedTuple):
         )
 
 
-def account(name: str, state: State, largest: int) -> Account:
+async def measure(scale: float, states: Sequence[str] = ()) -> dict[str, Any]:
+    """`states`: these alone."""
+    names = states or list(EVERY)
+    if unknown := set(names) - set(EVERY):
+        raise ValueError(f"no state {', '.join(sorted(unknown))}; there are {', '.join(EVERY)}")
+    loop, accounts = asyncio.get_running_loop(), list[Account]()
+    each_apart = get_context("forkserver")
+    each_apart.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(WORKERS, mp_context=each_apart, max_tasks_per_child=1) as pool:
+        jobs = [loop.run_in_executor(pool, account, name, int(EVERY[name].most * scale)) for name in names]
+        for at, job in enumerate(asyncio.as_completed(jobs), 1):
+            accounts.append(await job)
+            print(f"{at} of {len(names)}: {accounts[-1]}", file=sys.stderr, flush=True)
+    accounts.sort(key=lambda account: account.uncounted, reverse=True)
+    short = [str(account) for account in accounts if account.is_short]
+    return {
+        "name": "accounts",
+        "states": len(names),
+        "least counted": [str(account) for account in accounts[:TOLD]],
+        "counted too little": short,
+        "counted far too much": [str(account) for account in accounts if account.is_coarse],
+        "goal": f"no memory grows {MOST_TIMES:g} times as fast as what is counted of it, where that comes to "
+        f"more than {MOST_UNCOUNTED >> 20} MiB of a tenant that nobody counts",
+        "met": not short,
+    }
+
+
+def account(name: str, largest: int) -> Account:
     """Of one that is made no larger than that."""
+    state = EVERY[name]
     model()
     weighed(state, LEAST)  # what is there once is there from now on
     half, whole = weighed(state, LEAST), weighed(state, 2 * LEAST)
