@@ -66,9 +66,8 @@ class TokenizingPool:
                 line.free += 1
                 if size > LONG:
                     self._has_long = False
-                    with suppress(
-                        RuntimeError
-                    ):  # no thread can be started: who waits has a turn all the same
+                    # Where no thread can be started who waits has a turn all the same.
+                    with suppress(RuntimeError):
                         self._executor.submit(trim_heap)
                 self._give_turns()
 

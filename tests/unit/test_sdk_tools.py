@@ -411,6 +411,20 @@ async def test_what_came_of_a_tool_is_told_where_another_result_by_hand_is_refus
         assert await reading == ""
 
 
+def snapshot_of_a_call(name: str, *answered: protocol.Rewound) -> protocol.Snapshot:
+    call = protocol.SnapshotCall(index=0, call_id="a", name="weather_anywhere", arguments="{}", end=0)
+    return protocol.Snapshot(
+        request_id=name,
+        index=3,
+        text="",
+        model="toy",
+        prompt_tokens=3,
+        params=protocol.Params(),
+        tool_calls=[call],
+        answered=[*answered],
+    )
+
+
 async def test_a_result_that_was_taken_back_while_nobody_listened_is_told_again() -> None:
     """A snapshot stands for the rewind, and tells what was answered; the model has written on since."""
     async with FakeServer() as server, midstream.connect(server.url) as client:
@@ -427,21 +441,10 @@ async def test_a_result_that_was_taken_back_while_nobody_listened_is_told_again(
         await peer.receive(protocol.Replace)
         attaching = await peer.receive(protocol.Attach)
         peer.seqs[name] = attaching.after + 1
-        told = protocol.SnapshotCall(index=0, call_id="a", name="weather_anywhere", arguments="{}", end=0)
         back = protocol.Rewound(
             request_id=name, ref=asked.ref, index=1, text_length=0, tool_calls=1, arguments_length=2
         )
-        snapshot = protocol.Snapshot(
-            request_id=name,
-            index=3,
-            text="",
-            model="toy",
-            prompt_tokens=3,
-            params=protocol.Params(),
-            tool_calls=[told],
-            answered=[back],
-        )
-        await peer.send(snapshot)
+        await peer.send(snapshot_of_a_call(name, back))
         await peer.send(protocol.Attached(request_id=name, ref=attaching.ref))
         assert await rewinding == 1
         await peer.receive(protocol.Ping)
@@ -465,18 +468,7 @@ async def test_a_result_that_another_client_may_have_taken_back_while_nobody_lis
         await peer.receive(protocol.Replace)
         attaching = await peer.receive(protocol.Attach)
         peer.seqs[name] = attaching.after + 2
-        told = protocol.SnapshotCall(index=0, call_id="a", name="weather_anywhere", arguments="{}", end=0)
-        snapshot = protocol.Snapshot(
-            request_id=name,
-            index=3,
-            text="",
-            model="toy",
-            prompt_tokens=3,
-            params=protocol.Params(),
-            tool_calls=[told],
-            answered=[],
-        )
-        await peer.send(snapshot)
+        await peer.send(snapshot_of_a_call(name))
         await peer.send(protocol.Attached(request_id=name, ref=attaching.ref))
         await peer.receive(protocol.Ping)
         again = await peer.receive(protocol.ToolResult)
